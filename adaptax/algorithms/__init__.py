@@ -1,0 +1,1 @@
+"""Algorithms: one short file each."""

@@ -1,0 +1,74 @@
+"""What an algorithm is: pure state, one verb for the trainer and one more for the evaluator."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.spec import EnvSpec
+from adaptax.functional.returns import episode_index, episode_sums
+from adaptax.sampling.actor import Actor
+from adaptax.sampling.sampler import Sampler
+
+Metrics = dict[str, Any]
+"""Figures of one iteration by name, each a number."""
+
+
+class Algorithm(ABC):
+    """Everything learned is the state, one pytree; the object itself never changes."""
+
+    name: ClassVar[str]
+    """What the command line and run directories call it."""
+
+    def __init__(self, config: Any, spec: EnvSpec) -> None:
+        self.config, self.spec = config, spec
+
+    @abstractmethod
+    def init(self, key: jax.Array) -> PyTree:
+        """The state before training."""
+
+    @abstractmethod
+    def iteration(self, state: PyTree, sampler: Sampler) -> tuple[PyTree, Metrics]:
+        """Collect and update once."""
+
+    @abstractmethod
+    def actor(self, state: PyTree, *, deterministic: bool = False) -> Actor:
+        """An actor that knows nothing of its task yet."""
+
+    def adapt(
+        self,
+        state: PyTree,
+        actor: Actor,
+        history: Sequence[Rollout],
+        *,
+        deterministic: bool = False,
+    ) -> Actor:
+        """The actor after what it saw of its tasks in `history`, oldest first; it owns its state.
+
+        Here, for algorithms that do not adapt: the same actor.
+        """
+        return actor
+
+
+def return_metrics(rollout: Rollout, num_episodes: int) -> Metrics:
+    """Mean undiscounted return of the first `num_episodes` episodes in a lane, and of each.
+
+    `return` averages over episodes, `return/episode_K` over lanes, K = 1 the first in a lane;
+    episodes cut by the rollout's end do not count.
+    """
+    ends = np.asarray(rollout.terminated | rollout.truncated)
+    index = episode_index(np.asarray(rollout.terminated), np.asarray(rollout.truncated))
+    sums = episode_sums(np.asarray(rollout.reward), index, np.asarray(rollout.valid), num_episodes)
+    complete = ends.sum(-1)[..., None] > np.arange(num_episodes)
+    counts = complete.sum((0, 1))
+    totals = np.where(complete, sums, 0.0).sum((0, 1))
+    metrics: Metrics = {"return": float(totals.sum() / counts.sum()) if counts.sum() else None}
+    if num_episodes > 1:
+        means = {k: t / c for k, (t, c) in enumerate(zip(totals, counts, strict=True), 1) if c}
+        metrics |= {f"return/episode_{k}": float(mean) for k, mean in means.items()}
+    return metrics

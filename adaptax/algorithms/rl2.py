@@ -1,0 +1,242 @@
+"""RL2: a recurrent agent whose learning algorithm is its own hidden state (Duan et al. 2016).
+
+A trial is several episodes on one task. The hidden state is zero at its start only, and the
+network sees its last action, reward and an episode-boundary flag, so that whatever it learns
+about the task within a trial, it learns by activation. The outer algorithm, here PPO, treats
+the whole trial as one episode: returns run across the inner boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
+from adaptax.core.batch import PyTree, Rollout, zero_padding
+from adaptax.core.config import check_positive, check_unit
+from adaptax.core.errors import check
+from adaptax.core.spec import EnvSpec
+from adaptax.functional.masking import masked_mean, masked_standardize
+from adaptax.functional.policy_losses import clipped_ratio_loss
+from adaptax.functional.returns import gae
+from adaptax.networks.recurrent import RecurrentActorCritic
+from adaptax.sampling.actor import Actor, RecurrentActor, recurrent_inputs
+from adaptax.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class RL2PPOConfig:
+    """RL2 with PPO as the outer algorithm."""
+
+    meta_batch_size: int = 32
+    """Trials an iteration, each on a task of its own."""
+    episodes_per_trial: int | None = None
+    """Episodes on one task; by default what the suite's protocol says."""
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    lr: float = 1e-3
+    """Adam's step size."""
+    num_epochs: int = 8
+    """Passes over the trials of an iteration."""
+    num_minibatches: int = 8
+    """Parts, of whole trials, that a pass is made in."""
+    embedding_size: int = 64
+    hidden_size: int = 64
+    """Units of the GRU."""
+    init_std: float = 1.0
+    """Standard deviation of the first policy's actions."""
+    reward_scale: float = 0.1
+    """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
+    value_coeff: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        positive = ("meta_batch_size", "episodes_per_trial", "clip_range", "lr", "num_epochs")
+        check_positive(self, *positive, "num_minibatches", "embedding_size", "hidden_size")
+        check_positive(self, "init_std", "reward_scale", "max_grad_norm")
+        check_unit(self, "discount", "gae_lambda")
+        check(
+            self.meta_batch_size % self.num_minibatches == 0,
+            f"meta_batch_size {self.meta_batch_size} must be a multiple of "
+            f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything learned."""
+
+    params: PyTree
+    opt_state: PyTree
+    key: jax.Array
+
+
+class RL2PPO(Algorithm):
+    """RL2 with PPO."""
+
+    name = "rl2-ppo"
+    config: RL2PPOConfig
+
+    def __init__(self, config: RL2PPOConfig, spec: EnvSpec) -> None:
+        super().__init__(config, spec)
+        self.episodes_per_trial = config.episodes_per_trial or spec.trial_episodes
+        self.network = RecurrentActorCritic(
+            spec.action, config.embedding_size, config.hidden_size, config.init_std
+        )
+
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters."""
+        key, init_key = jax.random.split(key)
+        size = self.spec.observation_size + self.spec.action.size + 2
+        hidden = jnp.zeros((1, self.config.hidden_size))
+        params = self.network.init(init_key, jnp.zeros((1, 1, size)), hidden)
+        return State(params, _optimizer(self.config).init(params), key)
+
+    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
+        """One trial on each of `meta_batch_size` tasks, then epochs of PPO over them."""
+        tasks = sampler.sample_tasks(self.config.meta_batch_size)
+        rollout = sampler.episodes(self.actor(state), tasks, 1, self.episodes_per_trial)
+        state, metrics = _update(self.config, self.network, state, rollout)
+        return state, {**return_metrics(rollout, self.episodes_per_trial), **metrics}
+
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The recurrent policy at the start of a trial."""
+        return RecurrentActor(
+            state.params, self.network, self.spec.action, deterministic=deterministic
+        )
+
+    def adapt(
+        self,
+        state: State,
+        actor: Actor,
+        history: Sequence[Rollout],
+        *,
+        deterministic: bool = False,
+    ) -> Actor:
+        """Go on from the memory at the end of the last rollout."""
+        assert isinstance(actor, RecurrentActor)
+        return actor.adapted(history[-1], deterministic=deterministic)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Trials:
+    """B whole trials of T steps as sequences, padding last."""
+
+    inputs: jax.Array
+    """[B, T, O + A + 2]: what the network saw."""
+    action: jax.Array
+    reward: jax.Array
+    """[B, T]"""
+    log_prob: jax.Array
+    """[B, T], of the policy that acted."""
+    valid: jax.Array
+    """[B, T]"""
+
+
+def trial_batch(rollout: Rollout, network: RecurrentActorCritic) -> Trials:
+    """The lanes [M, N, T] of a rollout as B = M * N trials, zero where padded."""
+    rollout = zero_padding(rollout)
+    trials = Trials(
+        inputs=recurrent_inputs(rollout, network.space),
+        action=jnp.asarray(rollout.action),
+        reward=jnp.asarray(rollout.reward),
+        log_prob=jnp.asarray(rollout.extras["log_prob"]),
+        valid=jnp.asarray(rollout.valid),
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trials)
+
+
+def trial_advantages(
+    reward: jax.Array, value: jax.Array, valid: jax.Array, discount: float, gae_lambda: float
+) -> jax.Array:
+    """GAE [B, T] of a trial as one episode; after its last step there is nothing to come."""
+    following = jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+    trial_end = valid & ~following
+    return gae(
+        reward,
+        value,
+        jnp.pad(value[:, 1:], ((0, 0), (0, 1))),
+        terminated=trial_end,
+        truncated=jnp.zeros_like(trial_end),
+        valid=valid,
+        discount=discount,
+        gae_lambda=gae_lambda,
+    )
+
+
+def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
+    clip = optax.clip_by_global_norm(config.max_grad_norm)
+    return optax.chain(clip, optax.adam(config.lr, eps=1e-5))
+
+
+def _evaluate(
+    network: RecurrentActorCritic, params: PyTree, trials: Trials
+) -> tuple[Any, jax.Array]:
+    """The policy's distributions and values [B, T], re-run from the zero state."""
+    hidden = jnp.zeros((trials.inputs.shape[0], network.hidden_size))
+    distribution, value, _ = network.apply(params, trials.inputs, hidden)
+    return distribution, value
+
+
+def _loss(
+    params: PyTree,
+    config: RL2PPOConfig,
+    network: RecurrentActorCritic,
+    batch: tuple[Trials, jax.Array, jax.Array],
+) -> tuple[jax.Array, Metrics]:
+    trials, advantage, target = batch
+    distribution, value = _evaluate(network, params, trials)
+    log_prob = distribution.log_prob(trials.action)
+    policy_terms = clipped_ratio_loss(log_prob, trials.log_prob, advantage, config.clip_range)
+    policy_loss = masked_mean(policy_terms, trials.valid)
+    value_loss = 0.5 * masked_mean(jnp.square(value - target), trials.valid)
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": masked_mean(distribution.entropy(), trials.valid),
+        "kl": masked_mean(trials.log_prob - log_prob, trials.valid),
+    }
+    return policy_loss + config.value_coeff * value_loss, metrics
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    config: RL2PPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
+) -> tuple[State, Metrics]:
+    """All epochs over all minibatches as one scan."""
+    trials = trial_batch(rollout, network)
+    _, value = _evaluate(network, state.params, trials)
+    reward = config.reward_scale * trials.reward
+    raw = trial_advantages(reward, value, trials.valid, config.discount, config.gae_lambda)
+    advantage = masked_standardize(raw, trials.valid)
+    batch = (trials, advantage, raw + value)
+    optimizer = _optimizer(config)
+    num_trials = trials.valid.shape[0]
+
+    def minibatch_step(
+        carry: tuple[PyTree, PyTree], rows: jax.Array
+    ) -> tuple[tuple[PyTree, PyTree], Metrics]:
+        params, opt_state = carry
+        part = jax.tree.map(lambda x: x[rows], batch)
+        grads, metrics = jax.grad(_loss, has_aux=True)(params, config, network, part)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        metrics["grad_norm"] = optax.global_norm(grads)
+        return (optax.apply_updates(params, updates), opt_state), metrics
+
+    key, shuffle_key = jax.random.split(state.key)
+    epochs = jax.random.split(shuffle_key, config.num_epochs)
+    order = jax.vmap(lambda k: jax.random.permutation(k, num_trials))(epochs)
+    rows = order.reshape(config.num_epochs * config.num_minibatches, -1)
+    start = (state.params, state.opt_state)
+    (params, opt_state), metrics = jax.lax.scan(minibatch_step, start, rows)
+    return State(params, opt_state, key), jax.tree.map(jnp.mean, metrics)

@@ -1,0 +1,1 @@
+"""Records, configurations, named random streams and snapshots: what every other room uses."""

@@ -1,0 +1,71 @@
+"""Records of experience. Axes: M member or task, N lane, T time, B batch, O observation, A action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array | np.ndarray
+PyTree = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rollout:
+    """Interaction of M members in N lanes over T steps, padded to its full size.
+
+    In a lane, episodes follow one another without gaps and padding comes last: `valid` is True
+    on a prefix of T. `terminated` is an absorbing state, `truncated` a time limit; both False on
+    the last valid step means that the episode goes on in the next rollout.
+    """
+
+    obs: Array
+    """[M, N, T, O]"""
+    action: Array
+    """[M, N, T, A] float32, or [M, N, T] int32 for discrete actions."""
+    reward: Array
+    """[M, N, T]"""
+    next_obs: Array
+    """[M, N, T, O]: what the step led to, never the observation after a reset."""
+    terminated: Array
+    """[M, N, T] bool"""
+    truncated: Array
+    """[M, N, T] bool"""
+    valid: Array
+    """[M, N, T] bool"""
+    extras: dict[str, Array] = field(default_factory=dict)
+    """What the actor and the pool add, each [M, N, T, ...]: `log_prob`, `success`, `info/NAME`."""
+    final_carry: PyTree = None
+    """What the actor remembers at the end, leading axes [M, N]."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Transitions:
+    """Single steps without order, each [B, ...] or [M, B, ...]."""
+
+    obs: Array
+    action: Array
+    reward: Array
+    next_obs: Array
+    terminated: Array
+
+
+def select(mask: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaf by leaf `new` where the mask over the leading axes is True, else `old`."""
+
+    def pick(a: Array, b: Array) -> jax.Array:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
+
+    return jax.tree.map(pick, new, old)
+
+
+def zero_padding(rollout: Rollout) -> Rollout:
+    """The rollout with zeros wherever it is not valid, so that padding cannot reach a gradient."""
+    carry, rollout = rollout.final_carry, replace(rollout, final_carry=None)
+    zeros = jax.tree.map(jnp.zeros_like, rollout)
+    return replace(select(rollout.valid, rollout, zeros), final_carry=carry)

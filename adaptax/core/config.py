@@ -1,0 +1,77 @@
+"""Configurations: frozen dataclasses of plain values, to and from JSON with clear errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from adaptax.core.errors import ConfigError, check, unknown_name
+
+C = TypeVar("C")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Every field of a config, defaults and nested configs included, as JSON-ready values."""
+    return {
+        f.name: _plain(getattr(config, f.name))
+        for f in dataclasses.fields(config)
+    }
+
+
+def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
+    """The config `cls` with the values of `data`; fields left out keep their defaults."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where or cls.__name__}: expected an object, not {data!r}")
+    hints = get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    values = {}
+    for name, value in data.items():
+        path = f"{where}.{name}" if where else name
+        if name not in names:
+            raise unknown_name("setting", path, [f"{where}.{n}" if where else n for n in names])
+        values[name] = _typed(hints[name], value, path)
+    return cls(**values)
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise unless each named field is None or greater than zero."""
+    for name in names:
+        value = getattr(config, name)
+        check(value is None or value > 0, f"{name} must be greater than 0, not {value}")
+
+
+def check_unit(config: Any, *names: str) -> None:
+    """Raise unless each named field lies in [0, 1]."""
+    for name in names:
+        value = getattr(config, name)
+        check(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], not {value}")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(hint: Any, value: Any, path: str) -> Any:
+    """`value` checked against a field's type; raises a ConfigError that names the field."""
+    if dataclasses.is_dataclass(hint):
+        return from_dict(hint, value, where=path)  # type: ignore[arg-type]
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        options = get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _typed(next(o for o in options if o is not type(None)), value, path)
+    if origin is Literal:
+        check(value in get_args(hint), f"{path}: {value!r} is not one of {get_args(hint)}")
+        return value
+    if origin is tuple:
+        check(isinstance(value, (list, tuple)), f"{path}: expected a list, not {value!r}")
+        return tuple(_typed(get_args(hint)[0], item, path) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    matches = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+    check(matches, f"{path}: expected {getattr(hint, '__name__', hint)}, not {value!r}")
+    return value

@@ -1,0 +1,36 @@
+"""Errors that a person can act on: one clear line, shown by the command line without a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AdaptaxError(Exception):
+    """An error whose message says what was wrong and what to do instead."""
+
+
+class ConfigError(AdaptaxError, ValueError):
+    """A wrong name or value in a configuration."""
+
+
+class SnapshotError(AdaptaxError):
+    """A snapshot that is missing, damaged, or belongs to another configuration."""
+
+
+class EnvironmentFault(AdaptaxError):
+    """An environment that broke its contract: a wrong shape, a NaN, an exception."""
+
+
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
+    """A ConfigError for a name that does not exist, with the nearest match and what is allowed."""
+    names = sorted(allowed)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})")
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise a ConfigError with `message` unless `condition` holds."""
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,166 @@
+"""Snapshots: pytrees on disk through Orbax, whole or not at all, checked before they are read.
+
+A snapshot is a directory `iteration-N` that Orbax writes elsewhere and moves into place; it holds
+arrays, numbers and text, never code. `iteration-N.json` beside it, written last, holds a digest of
+every byte: a directory without it was never finished, one that does not match is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from adaptax.core.batch import PyTree
+from adaptax.core.errors import SnapshotError
+
+_PREFIX = "iteration-"
+
+
+class Snapshots:
+    """The snapshots of a run: the last `keep` and the best."""
+
+    def __init__(self, directory: Path, keep: int = 3) -> None:
+        self.directory, self.keep = directory.resolve(), keep
+
+    def save(self, iteration: int, tree: PyTree, score: float | None = None) -> None:
+        """Write `tree` (nested dicts of arrays, numbers, strings) as the snapshot of `iteration`.
+
+        `score` decides which snapshot is the best; None never is. Arrays of size 0 cannot be
+        stored.
+        """
+        self._remove(iteration)
+        path = self._path(iteration)
+        with _checkpointer() as checkpointer:
+            checkpointer.save(path, jax.tree.map(_on_host, tree))
+        about = {"digest": _digest(path), "score": score}
+        unfinished = path.with_suffix(".json.tmp")
+        unfinished.write_text(json.dumps(about))
+        os.replace(unfinished, path.with_suffix(".json"))
+        self._prune()
+
+    def load(self, iteration: int) -> PyTree:
+        """The tree of one snapshot; raises SnapshotError if it is damaged."""
+        path = self._path(iteration)
+        if not path.is_dir() or _digest(path) != self._about(iteration).get("digest"):
+            raise SnapshotError(f"snapshot {path} is damaged or incomplete")
+        with _checkpointer() as checkpointer:
+            return checkpointer.restore(path)
+
+    def newest(self) -> Iterator[tuple[int, PyTree]]:
+        """Snapshots that can be read, newest first; damaged ones are skipped with a warning."""
+        for iteration in reversed(self.iterations()):
+            try:
+                yield iteration, self.load(iteration)
+            except SnapshotError as error:
+                warnings.warn(f"{error}; trying the one before it", stacklevel=2)
+
+    def iterations(self) -> list[int]:
+        """Iterations with a finished snapshot, in order."""
+        names = [p.stem.removeprefix(_PREFIX) for p in self.directory.glob(f"{_PREFIX}*.json")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def discard_after(self, iteration: int) -> None:
+        """Remove snapshots newer than `iteration`, and what an interrupted save left behind."""
+        for other in self.iterations():
+            if other > iteration:
+                self._remove(other)
+        finished = {self._path(i) for i in self.iterations()}
+        for path in self.directory.glob(f"{_PREFIX}*"):
+            if path.is_dir() and path not in finished:
+                shutil.rmtree(path)
+
+    def _prune(self) -> None:
+        iterations = self.iterations()
+        scores = {i: self._about(i).get("score") for i in iterations}
+        scored = [i for i in iterations if scores[i] is not None]
+        best = max(scored, key=lambda i: scores[i]) if scored else None
+        for iteration in iterations[: -self.keep]:
+            if iteration != best:
+                self._remove(iteration)
+
+    def _remove(self, iteration: int) -> None:
+        path = self._path(iteration)
+        path.with_suffix(".json").unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+    def _path(self, iteration: int) -> Path:
+        return self.directory / f"{_PREFIX}{iteration:08d}"
+
+    def _about(self, iteration: int) -> dict[str, Any]:
+        try:
+            about = json.loads(self._path(iteration).with_suffix(".json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return about if isinstance(about, dict) else {}
+
+
+def flatten(tree: PyTree) -> dict[str, Any]:
+    """The leaves of any pytree by their path, PRNG keys as their data."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): _key_data(leaf) for path, leaf in leaves}
+
+
+def unflatten(template: PyTree, saved: dict[str, Any]) -> PyTree:
+    """A pytree shaped like `template` with the leaves that `flatten` saved.
+
+    Raises SnapshotError where names, shapes or types differ.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    names = [jax.tree_util.keystr(path) for path, _ in leaves]
+    if missing := sorted(set(names) ^ set(saved)):
+        raise SnapshotError(f"snapshot and configuration differ at {missing[0]!r}")
+    return jax.tree.unflatten(
+        structure,
+        [_like(leaf, saved[name], name) for name, (_, leaf) in zip(names, leaves, strict=True)],
+    )
+
+
+def _like(leaf: Any, saved: Any, name: str) -> Any:
+    own = np.asarray(_key_data(leaf))
+    if own.shape != np.shape(saved) or own.dtype != np.asarray(saved).dtype:
+        found = f"{np.asarray(saved).dtype}{list(np.shape(saved))}"
+        raise SnapshotError(
+            f"snapshot has {found} at {name!r}, configuration {own.dtype}{list(own.shape)}"
+        )
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(saved)
+    return jax.numpy.asarray(saved) if isinstance(leaf, jax.Array) else saved
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _on_host(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
+
+
+def _digest(directory: Path) -> str:
+    """SHA-256 over the names and bytes of all files."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        digest.update(str(path.relative_to(directory)).encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp  # imported late: half a second that `--help` need not wait
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())

@@ -1,0 +1,46 @@
+"""What an algorithm may know about an environment: sizes, never the environment itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adaptax.core.errors import check
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Actions in [-1, 1]^size; only the pool scales them to the environment's bounds."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Actions 0, 1, ..., size - 1."""
+
+    size: int
+
+
+ActionSpace = Continuous | Discrete
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Sizes and protocol of an environment; observations are flat float32 vectors."""
+
+    observation_size: int
+    action: ActionSpace
+    horizon: int
+    """Steps after which an episode is cut (truncated)."""
+    trial_episodes: int = 1
+    """Episodes an agent has on a new task by the suite's usual protocol."""
+    has_success: bool = False
+    """Whether steps report success; then every rollout has `extras["success"]`."""
+    info_names: tuple[str, ...] = ()
+    """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
+
+    def __post_init__(self) -> None:
+        check(self.observation_size > 0, f"observation size {self.observation_size} is not > 0")
+        check(self.action.size > 0, f"action size {self.action.size} is not > 0")
+        check(self.horizon > 0, f"horizon {self.horizon} is not > 0")
+        check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")

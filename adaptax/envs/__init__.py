@@ -1,0 +1,1 @@
+"""Tasks, task distributions and pools: everything that an agent can act on."""

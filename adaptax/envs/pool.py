@@ -1,0 +1,65 @@
+"""Pool: what an agent acts on, P slots at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from adaptax.core.batch import PyTree
+from adaptax.core.errors import EnvironmentFault
+from adaptax.core.spec import Continuous, EnvSpec
+
+if TYPE_CHECKING:
+    from adaptax.envs.task import Task
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of K slots led to."""
+
+    next_obs: np.ndarray
+    """[K, O] float32: never the observation after a reset."""
+    reward: np.ndarray
+    """[K] float32"""
+    terminated: np.ndarray
+    """[K] bool: an absorbing state was reached."""
+    truncated: np.ndarray
+    """[K] bool: the episode was cut, by its time limit for example."""
+    success: np.ndarray
+    """[K] bool: all False where the environment knows no success."""
+    info: dict[str, np.ndarray] = field(default_factory=dict)
+    """Figures by `EnvSpec.info_names`, each [K]."""
+
+
+class Pool(Protocol):
+    """P environments. An episode depends on (environment, task, seed, actions) and nothing else."""
+
+    spec: EnvSpec
+    num_slots: int
+
+    def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Start an episode in each of K slots (indices [K], seeds uint32 [K]); gives obs [K, O]."""
+
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+        """Act in K slots; actions [K, A] in [-1, 1] or [K] integers. An ended slot needs a reset."""
+
+    def save(self) -> PyTree:
+        """The state of all slots in mid-episode: nested dicts of NumPy arrays."""
+
+    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+        """Go on exactly where `save` stood; `tasks` are those of the P slots."""
+
+    def close(self) -> None:
+        """Free threads, processes and memory."""
+
+
+def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
+    """Raise a one-line error unless `actions` fit the environment."""
+    expected = (num, spec.action.size) if isinstance(spec.action, Continuous) else (num,)
+    if actions.shape != expected:
+        raise EnvironmentFault(
+            f"actions have shape {actions.shape}; the environment takes {expected} for {num} slots"
+        )

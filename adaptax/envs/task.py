@@ -1,0 +1,104 @@
+"""Tasks, where they come from, and suites that put tasks and environments together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from adaptax.core.errors import check
+from adaptax.core.spec import EnvSpec
+from adaptax.envs.pool import Pool
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: a name, its index in its distribution (-1 if it cannot be listed), plain parameters."""
+
+    name: str
+    index: int
+    params: Params
+    """Numbers, strings and arrays only: always serialisable, never code."""
+
+    def plain(self) -> list[Any]:
+        """Name, index and parameters as JSON values."""
+        params = {name: np.asarray(value).tolist() for name, value in self.params.items()}
+        return [self.name, self.index, params]
+
+
+class TaskDistribution(Protocol):
+    """Where tasks come from."""
+
+    @property
+    def tasks(self) -> tuple[Task, ...] | None:
+        """All tasks, or None if they cannot be listed."""
+
+    def sample(
+        self, rng: np.random.Generator, n: int, *, replace: bool = False
+    ) -> tuple[Task, ...]:
+        """Draw n tasks; without replacement every task comes once before any repeats."""
+
+
+class TaskList:
+    """A distribution of listed tasks, each as likely as any other."""
+
+    def __init__(self, name: str, params: Sequence[Params]) -> None:
+        check(len(params) > 0, f"task list {name!r} is empty")
+        self.tasks: tuple[Task, ...] = tuple(
+            Task(f"{name}-{i}", i, dict(p)) for i, p in enumerate(params)
+        )
+
+    def sample(
+        self, rng: np.random.Generator, n: int, *, replace: bool = False
+    ) -> tuple[Task, ...]:
+        """Draw n tasks; without replacement every task comes once before any repeats."""
+        size = len(self.tasks)
+        if replace:
+            return tuple(self.tasks[i] for i in rng.integers(size, size=n))
+        rounds = [rng.permutation(size) for _ in range(-(-n // size))]
+        return tuple(self.tasks[i] for i in np.concatenate(rounds)[:n])
+
+
+class TaskRange:
+    """A distribution of tasks that cannot be listed: `draw(rng)` gives one task's parameters."""
+
+    tasks = None
+
+    def __init__(self, name: str, draw: Callable[[np.random.Generator], Params]) -> None:
+        self.name, self.draw = name, draw
+
+    def sample(
+        self, rng: np.random.Generator, n: int, *, replace: bool = False
+    ) -> tuple[Task, ...]:
+        """Draw n tasks; drawn from a continuum, none repeats whatever `replace` says."""
+        return tuple(Task(self.name, -1, self.draw(rng)) for _ in range(n))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A family of tasks with its environment: what `train` trains on and `evaluate` tests on."""
+
+    name: str
+    spec: EnvSpec
+    train: TaskDistribution
+    test: TaskDistribution
+    """Held out: never seen in training."""
+    make_pool: Callable[[int], Pool]
+    """`make_pool(num_slots)` makes a pool of so many environments."""
+    config: Any = None
+    """The settings that it was made with, a dataclass; None for a person's own suite."""
+
+    def task_set_hash(self) -> str:
+        """Twelve hex digits that tell whether two runs used the same tasks."""
+        listed = [
+            None if d.tasks is None else [task.plain() for task in d.tasks]
+            for d in (self.train, self.test)
+        ]
+        text = json.dumps([self.name, listed], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Training, evaluation, logs, plots and the command line."""

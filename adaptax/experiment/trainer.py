@@ -1,0 +1,253 @@
+"""The trainer: iterate, log, evaluate, snapshot; and go on exactly where a snapshot stands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.core.batch import PyTree
+from adaptax.core.config import check_positive, to_dict
+from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError
+from adaptax.core.rng import named_key
+from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.envs.task import Suite
+from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
+from adaptax.experiment.logger import Progress, RunLog
+from adaptax.experiment.provenance import provenance
+from adaptax.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long to train, and what to leave behind."""
+
+    run_dir: str = "runs/latest"
+    """Directory of the run; it must be new or empty."""
+    seed: int = 0
+    num_iterations: int | None = None
+    """Iterations in all; 100 where no limit is given."""
+    num_steps: int | None = None
+    """Environment steps after which to stop, at the end of an iteration."""
+    max_seconds: float | None = None
+    """Wall-clock seconds of training after which to stop, at the end of an iteration."""
+    evaluation_interval: int | None = 20
+    """Iterations between evaluations, the untrained agent's first; None: no evaluation."""
+    snapshot_interval: int = 10
+    """Iterations between snapshots."""
+    keep_snapshots: int = 3
+    """How many of the last snapshots to keep, beside the best."""
+    evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    tensorboard: bool = False
+    """Write TensorBoard event files too."""
+    quiet: bool = False
+    """No progress on the console."""
+    overwrite: bool = False
+    """Delete what the run directory holds."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
+        check_positive(self, "snapshot_interval", "keep_snapshots")
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, not {self.seed}")
+
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by the name of what they limit."""
+        limits = {
+            "iteration": self.num_iterations,
+            "num_steps": self.num_steps,
+            "seconds": self.max_seconds,
+        }
+        set_ones = {name: limit for name, limit in limits.items() if limit is not None}
+        return set_ones or {"iteration": 100}
+
+
+class Trainer:
+    """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
+
+    def __init__(self, config: TrainerConfig, algorithm: Algorithm, suite: Suite) -> None:
+        self.config, self.algorithm, self.suite = config, algorithm, suite
+        self.run_dir = Path(config.run_dir)
+        self.iteration = 0
+        """Iterations done."""
+        self.state: PyTree = None
+        self._sampler = Sampler(suite, suite.train, config.seed, "train")
+        self._evaluator = Evaluator(config.evaluation, suite, config.seed)
+        self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
+        self._seconds = 0.0
+        self._last: Metrics = {}
+        self._interrupted = False
+
+    def run(self) -> Metrics:
+        """Train from the start; the last row of `progress.jsonl`."""
+        prepare_run_dir(self.run_dir, overwrite=self.config.overwrite)
+        self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+        text = json.dumps(self.description(), indent=2)
+        (self.run_dir / "config.json").write_text(text + "\n")
+        return self._train()
+
+    def resume(self) -> Metrics:
+        """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
+        self.load()
+        self._snapshots.discard_after(self.iteration)
+        return self._train()
+
+    def load(self) -> None:
+        """Take state, counters and unfinished episodes from the newest readable snapshot."""
+        for iteration, tree in self._snapshots.newest():
+            template = self.algorithm.init(named_key(self.config.seed, "init"))
+            self.state = unflatten(template, tree.get("state", {}))
+            self._sampler.restore(tree["sampler"])
+            self.iteration, self._seconds = iteration, float(tree["seconds"])
+            return
+        raise SnapshotError(f"{self.run_dir} has no snapshot to go on from")
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate the present state on held-out tasks."""
+        return self._evaluator.evaluate(self.algorithm, self.state)
+
+    def evaluate_untrained(self) -> Evaluation:
+        """Evaluate the state before training on the same tasks."""
+        state = self.algorithm.init(named_key(self.config.seed, "init"))
+        return self._evaluator.evaluate(self.algorithm, state)
+
+    def close(self) -> None:
+        """Free all environments."""
+        self._sampler.close()
+        self._evaluator.close()
+
+    def description(self) -> dict[str, Any]:
+        """What `config.json` holds: every setting, versions, and the hash of the task set."""
+        suite = to_dict(self.suite.config) if self.suite.config is not None else {}
+        return {
+            "algorithm": {"name": self.algorithm.name, **to_dict(self.algorithm.config)},
+            "suite": {"name": self.suite.name, **suite},
+            "trainer": to_dict(self.config),
+            "seed": self.config.seed,
+            **provenance(self.suite),
+        }
+
+    def _train(self) -> Metrics:
+        config = self.config
+        limits = config.limits()
+        log = RunLog(self.run_dir, tensorboard=config.tensorboard)
+        # A run that had ended was evaluated at its end, which an uninterrupted run would not be.
+        log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
+        progress = Progress(config.num_iterations, config.max_seconds, quiet=config.quiet)
+        with log, progress, self._finish_iteration_on_signal():
+            if self.iteration == 0 and config.evaluation_interval is not None:
+                self._log_evaluation(log)
+            while not self._interrupted and not self._done(limits):
+                row = self._one_iteration()
+                log.log(row)
+                progress.update(row)
+                if self._evaluation_due():
+                    self._log_evaluation(log)
+                if self.iteration % config.snapshot_interval == 0:
+                    self._save_snapshot()
+            self._finish(log)
+        return self._last
+
+    def _one_iteration(self) -> Metrics:
+        started = time.perf_counter()
+        self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
+        self.iteration += 1
+        self._seconds += time.perf_counter() - started
+        self._last = {
+            "iteration": self.iteration,
+            "num_steps": self._sampler.num_steps,
+            "num_episodes": self._sampler.num_episodes,
+            "seconds": round(self._seconds, 3),
+            **metrics,
+        }
+        return self._last
+
+    def _finish(self, log: RunLog) -> None:
+        if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
+            self._save_snapshot()
+        if self._interrupted:
+            print(f"stopped after iteration {self.iteration}; go on with: "
+                  f"adaptax resume {self.run_dir}", file=sys.stderr)
+        elif self.config.evaluation_interval is not None and not self._evaluation_due():
+            self._log_evaluation(log)
+
+    def _evaluation_due(self) -> bool:
+        interval = self.config.evaluation_interval
+        return interval is not None and self.iteration % interval == 0
+
+    def _log_evaluation(self, log: RunLog) -> None:
+        row = {"iteration": self.iteration, "num_steps": self._sampler.num_steps}
+        log.log_evaluation({**row, **self.evaluate().row()})
+
+    def _save_snapshot(self) -> None:
+        tree = {
+            "state": flatten(self.state),
+            "sampler": self._sampler.save(),
+            "seconds": self._seconds,
+        }
+        self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
+
+    def _done(self, limits: dict[str, float]) -> bool:
+        reached = {
+            "iteration": self.iteration,
+            "num_steps": self._sampler.num_steps,
+            "seconds": self._seconds,
+        }
+        return any(reached[name] >= limit for name, limit in limits.items())
+
+    @contextmanager
+    def _finish_iteration_on_signal(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM ends the run after this iteration, the next one at once."""
+
+        def handle(number: int, frame: object) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+            print("finishing the iteration; once more to stop at once", file=sys.stderr)
+
+        try:
+            old = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: signals are the caller's business
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def prepare_run_dir(run_dir: Path, *, overwrite: bool) -> None:
+    """Make an empty run directory; one that holds something is refused unless `overwrite`."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise AdaptaxError(f"{run_dir} is a file, not a run directory")
+    if run_dir.is_dir() and any(run_dir.iterdir()):
+        if not overwrite:
+            raise AdaptaxError(
+                f"{run_dir} exists and is not empty; choose another --run-dir, go on with "
+                f"`adaptax resume {run_dir}`, or replace it with --overwrite"
+            )
+        if not (run_dir / "config.json").exists():
+            raise AdaptaxError(f"{run_dir} holds no run; --overwrite deletes runs only")
+        shutil.rmtree(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+
+
+def extended(config: TrainerConfig, num_iterations: int | None) -> TrainerConfig:
+    """The config of a run resumed up to `num_iterations`, or to the limits that it had."""
+    if num_iterations is None:
+        return config
+    return replace(config, num_iterations=num_iterations, num_steps=None, max_seconds=None)
+
+
+def _number(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else float(value)

@@ -1,0 +1,1 @@
+"""Pure functions of arrays: returns, losses, distributions. No environment, no file, no state."""

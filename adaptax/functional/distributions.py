@@ -1,0 +1,96 @@
+"""Distributions over actions: small frozen records whose batch axes come first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Self = TypeVar("Self", bound="Distribution")
+
+
+class Distribution(Protocol):
+    """What every distribution can do; log-probabilities are joint over action dimensions."""
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw for every batch entry."""
+
+    def mode(self) -> jax.Array:
+        """The most likely action."""
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-density or log-probability, batch axes only."""
+
+    def entropy(self) -> jax.Array:
+        """Entropy in nats, batch axes only."""
+
+    def kl(self: Self, other: Self) -> jax.Array:
+        """KL(self || other), batch axes only."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiagonalGaussian:
+    """A Gaussian with independent dimensions; mean and log_std [..., A]."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw [..., A]."""
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    def mode(self) -> jax.Array:
+        """The mean [..., A]."""
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Joint log-density [...], summed over dimensions."""
+        z = (action - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * jnp.square(z) - self.log_std - 0.5 * np.log(2 * np.pi), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Sum of log std plus d/2 (1 + log 2 pi), [...]."""
+        log_std = jnp.broadcast_to(self.log_std, self.mean.shape)
+        return jnp.sum(log_std + 0.5 * (1.0 + np.log(2 * np.pi)), axis=-1)
+
+    def kl(self, other: DiagonalGaussian) -> jax.Array:
+        """KL(self || other) [...]."""
+        variance = jnp.exp(2 * self.log_std) + jnp.square(self.mean - other.mean)
+        terms = other.log_std - self.log_std + 0.5 * variance * jnp.exp(-2 * other.log_std) - 0.5
+        return jnp.sum(terms, axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Categorical:
+    """A choice among A actions; logits [..., A], unnormalised."""
+
+    logits: jax.Array
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw [...] int32."""
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+
+    def mode(self) -> jax.Array:
+        """The likeliest action [...] int32."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-probability [...]."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_p, action[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> jax.Array:
+        """Entropy [...]."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+
+    def kl(self, other: Categorical) -> jax.Array:
+        """KL(self || other) [...]."""
+        log_p, log_q = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)

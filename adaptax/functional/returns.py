@@ -1,0 +1,84 @@
+"""Returns and advantages; time is the last axis, any axes before it.
+
+The caller says where an episode ends: `terminated` (absorbing: nothing follows, value 0) and
+`truncated` (cut: what would have followed is worth `next_value`). Entries that are not `valid`
+(padding, on the tail of a lane) come out as 0 and never reach the others.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ArrayT = TypeVar("ArrayT", jax.Array, np.ndarray)
+
+
+def gae(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    *,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    valid: jax.Array,
+    discount: float,
+    gae_lambda: float,
+) -> jax.Array:
+    """Generalised advantage estimates, all arrays [..., T] (Schulman et al. 2016, eq. 16).
+
+    delta_t = r_t + discount * (1 - terminated_t) * V(s'_t) - V(s_t), and
+    A_t = delta_t + discount * gae_lambda * (1 - boundary_t) * A_{t+1}.
+    The lambda-return is A_t + V(s_t).
+    """
+    goes_on = ~(terminated | truncated)
+    delta = reward + discount * jnp.where(terminated, 0.0, next_value) - value
+    delta = jnp.where(valid, delta, 0.0)
+    decay = discount * gae_lambda * (goes_on & valid)
+    return _discounted_sum(delta, decay)
+
+
+def discounted_returns(
+    reward: jax.Array,
+    next_value: jax.Array,
+    *,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    valid: jax.Array,
+    discount: float,
+) -> jax.Array:
+    """Monte-Carlo returns [..., T]: R_t = r_t + discount * (R_{t+1}, or V(s'_t) where cut).
+
+    Where the last valid step of a lane ends no episode, its tail is worth `next_value` too.
+    """
+    last = valid & ~jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
+    boundary = terminated | truncated | last
+    tail = jnp.where(boundary & ~terminated, discount * next_value, 0.0)
+    own = jnp.where(valid, reward + tail, 0.0)
+    return _discounted_sum(own, discount * (valid & ~boundary))
+
+
+def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:
+    """For every step the number [..., T] of episodes that ended before it in its lane."""
+    ends = (terminated | truncated).astype(np.int32)
+    return ends.cumsum(-1) - ends
+
+
+def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) -> np.ndarray:
+    """Sums of x [..., T] over each of the first `num` episodes of a lane: [..., num]."""
+    return np.stack([np.sum(x * (valid & (index == e)), axis=-1) for e in range(num)], axis=-1)
+
+
+def _discounted_sum(x: jax.Array, decay: jax.Array) -> jax.Array:
+    """y_t = x_t + decay_t * y_{t+1} along the last axis, y_T = 0 beyond the end."""
+
+    def step(following: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        own, factor = inputs
+        total = own + factor * following
+        return total, total
+
+    time_first = (jnp.moveaxis(x, -1, 0), jnp.moveaxis(decay, -1, 0))
+    _, y = jax.lax.scan(step, jnp.zeros_like(time_first[0][0]), time_first, reverse=True, unroll=8)
+    return jnp.moveaxis(y, 0, -1)

@@ -1,0 +1,1 @@
+"""Flax modules: what maps observations to actions and values."""

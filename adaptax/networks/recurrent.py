@@ -1,0 +1,63 @@
+"""Gated recurrent unit over whole sequences, and the recurrent actor-critic of RL2."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.spec import ActionSpace
+from adaptax.functional.distributions import Categorical, DiagonalGaussian
+from adaptax.functional.gru import gru_sequence
+from adaptax.networks.mlp import dense
+from adaptax.networks.policies import ActionHead
+
+
+class GRU(nn.Module):
+    """A GRU layer (Cho et al. 2014) run over a sequence.
+
+    The input's part of all gates is one product over the whole sequence, so that the loop over
+    time holds only what depends on the hidden state.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """x [..., T, F] and the hidden state [..., H] before it -> states [..., T, H], the last."""
+        gates = nn.Dense(3 * self.size, name="input")(x)
+        weights = self.param(
+            "recurrent", _orthogonal_blocks, (self.size, 3 * self.size), jnp.float32
+        )
+        bias = self.param("candidate_bias", nn.initializers.zeros, (self.size,))
+        batch, (steps, width) = gates.shape[:-2], gates.shape[-2:]
+        time_first = jnp.moveaxis(gates.reshape(-1, steps, width), 1, 0)
+        states = gru_sequence(weights, bias, time_first, hidden.reshape(-1, self.size))
+        sequence = jnp.moveaxis(states, 0, 1).reshape(*batch, steps, self.size)
+        return sequence, sequence[..., -1, :]
+
+
+def _orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    """One orthogonal [H, H] block for each of the three gates."""
+    size = shape[0]
+    block = nn.initializers.orthogonal()
+    return jnp.concatenate([block(k, (size, size), dtype) for k in jax.random.split(key, 3)], -1)
+
+
+class RecurrentActorCritic(nn.Module):
+    """Embedding, GRU, and separate heads for the policy and the value."""
+
+    space: ActionSpace
+    embedding_size: int = 64
+    hidden_size: int = 64
+    init_std: float = 1.0
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, hidden: jax.Array
+    ) -> tuple[DiagonalGaussian | Categorical, jax.Array, jax.Array]:
+        """Inputs [..., T, F], state [..., H] -> distribution [..., T], value [..., T], state."""
+        embedded = nn.tanh(dense(self.embedding_size)(x))
+        features, hidden = GRU(self.hidden_size)(embedded, hidden)
+        value = dense(1, scale=1.0)(features)[..., 0]
+        return ActionHead(self.space, self.init_std)(features), value, hidden

@@ -1,0 +1,1 @@
+"""Actors, the sampler and what turns rollouts into training data."""

@@ -1,0 +1,208 @@
+"""The host loop: the policy compiled, the environments stepped by a pool outside JAX."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from adaptax.core.batch import PyTree, Rollout, select
+from adaptax.core.rng import episode_seeds
+from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.pool import Pool, StepResult
+from adaptax.envs.task import Task
+from adaptax.sampling.actor import Actor
+
+
+@dataclass
+class Cursor:
+    """Where interaction stands between two calls: with the pool's state, all that it takes to go on."""
+
+    shape: tuple[int, int]
+    """(M, N); slot m * N + n of the pool is lane n of member m."""
+    tasks: tuple[Task, ...]
+    """M tasks."""
+    root: np.ndarray
+    """Stream of the episodes' seeds: episode e of slot p has number e * M * N + p."""
+    key: jax.Array
+    """Key of the actor's draws; step t folds in t."""
+    obs: Any
+    """[M * N, O]"""
+    carry: PyTree
+    """The actor's, leading axes [M, N]."""
+    episode: Any
+    """[M * N] uint32: how many episodes each slot has ended."""
+    t: int = 0
+    """Steps since the start."""
+
+    @property
+    def num_slots(self) -> int:
+        """M * N."""
+        return self.shape[0] * self.shape[1]
+
+    def slot_tasks(self) -> list[Task]:
+        """The task of every slot."""
+        return [task for task in self.tasks for _ in range(self.shape[1])]
+
+    def save(self) -> PyTree:
+        """Nested dicts of arrays, numbers and strings."""
+        return {
+            "shape": np.array(self.shape),
+            "tasks": {str(i): asdict(task) for i, task in enumerate(self.tasks)},
+            "root": self.root,
+            "key": np.asarray(jax.random.key_data(self.key)),
+            "obs": np.asarray(self.obs),
+            "carry": {str(i): np.asarray(x) for i, x in enumerate(jax.tree.leaves(self.carry))},
+            "episode": np.asarray(self.episode),
+            "t": self.t,
+        }
+
+    @classmethod
+    def restore(cls, saved: PyTree) -> Cursor:
+        """The cursor that `save` described; its carry is a list of leaves, without structure."""
+        tasks, carry = saved["tasks"], saved.get("carry", {})
+        return cls(
+            shape=(int(saved["shape"][0]), int(saved["shape"][1])),
+            tasks=tuple(Task(**tasks[str(i)]) for i in range(len(tasks))),
+            root=saved["root"],
+            key=jax.random.wrap_key_data(saved["key"]),
+            obs=saved["obs"],
+            carry=[carry[str(i)] for i in range(len(carry))],
+            episode=saved["episode"],
+            t=int(saved["t"]),
+        )
+
+
+def host_loop(
+    pool: Pool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
+) -> tuple[Rollout, Cursor]:
+    """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes."""
+    tasks, active = cursor.slot_tasks(), np.arange(cursor.num_slots)
+    record = _Record(pool.spec, cursor.shape, num_steps)
+    obs, carry, episode = np.array(cursor.obs), cursor.carry, np.array(cursor.episode)
+    outcome = record.nothing_yet()
+    t = cursor.t
+    for step in range(num_steps):
+        lanes_obs = record.lanes(obs)
+        action, carry, extras = _advance(actor, carry, outcome, lanes_obs, cursor.key, np.uint32(t))
+        chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
+        result = pool.step(active, chosen[active])
+        outcome = record.write(step, active, obs, chosen, result, extras)
+        t += 1
+        obs[active] = result.next_obs
+        ended = active[result.terminated | result.truncated]
+        if len(ended):
+            episode[ended] += 1
+            if num_episodes is not None:
+                active = active[episode[active] < num_episodes]
+                ended = ended[episode[ended] < num_episodes]
+        if len(ended):
+            numbers = episode[ended] * np.uint32(cursor.num_slots) + ended.astype(np.uint32)
+            seeds = episode_seeds(cursor.root, numbers)
+            obs[ended] = pool.reset(ended, seeds, [tasks[i] for i in ended])
+        if not len(active):
+            break
+    carry = observe(actor, carry, outcome, cursor.key, np.uint32(t))
+    after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
+    return record.rollout(carry), after
+
+
+Outcome = tuple[Any, ...]
+"""Which lanes stepped [M, N], and their obs, action, reward, next_obs, terminated, truncated."""
+
+
+@jax.jit
+def observe(actor: Actor, carry: PyTree, outcome: Outcome, key: jax.Array, t: Any) -> PyTree:
+    """The carry after step t - 1, in the lanes that took it; the others keep theirs."""
+    stepped, *step = outcome
+    return select(stepped, actor.observe(carry, *step, jax.random.fold_in(key, 2 * t)), carry)
+
+
+def act(
+    actor: Actor, carry: PyTree, obs: jax.Array, key: jax.Array, t: Any
+) -> tuple[jax.Array, PyTree, dict[str, jax.Array]]:
+    """The action of step t."""
+    return actor.act(carry, obs, jax.random.fold_in(key, 2 * t + 1))
+
+
+@jax.jit
+def _advance(
+    actor: Actor, carry: PyTree, outcome: Outcome, obs: jax.Array, key: jax.Array, t: Any
+) -> tuple[jax.Array, PyTree, dict[str, jax.Array]]:
+    """What the last step led to and then the next action, in one compiled call."""
+    return act(actor, observe(actor, carry, outcome, key, t), obs, key, t)
+
+
+class _Record:
+    """A rollout being written: arrays [M * N, T, ...], zero where nothing was written."""
+
+    def __init__(self, spec: EnvSpec, shape: tuple[int, int], num_steps: int) -> None:
+        self.shape, self.num_steps = shape, num_steps
+        self.spec = spec
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def write(
+        self,
+        step: int,
+        active: np.ndarray,
+        obs: np.ndarray,
+        action: np.ndarray,
+        result: StepResult,
+        extras: dict[str, jax.Array],
+    ) -> Outcome:
+        """Record one step of the active slots."""
+        full = len(active) == len(obs)
+        pick = slice(None) if full else active
+        fields = {
+            "obs": obs[pick],
+            "action": action[pick],
+            "reward": result.reward,
+            "next_obs": result.next_obs,
+            "terminated": result.terminated,
+            "truncated": result.truncated,
+            "valid": np.ones(len(active), bool),
+        }
+        more = {name: np.asarray(x).reshape(len(obs), *x.shape[2:])[pick] for name, x in extras.items()}
+        if self.spec.has_success:
+            more["success"] = result.success
+        more |= {f"info/{name}": result.info[name] for name in self.spec.info_names}
+        for name, x in (fields | {f"extras.{k}": v for k, v in more.items()}).items():
+            self._array(name, x)[pick, step] = x
+        names = ("valid", "obs", "action", "reward", "next_obs", "terminated", "truncated")
+        return tuple(self.lanes(self.arrays[name][:, step]) for name in names)
+
+    def nothing_yet(self) -> Outcome:
+        """The outcome before the first step: no lane has stepped."""
+        spec, slots = self.spec, self.shape[0] * self.shape[1]
+        obs = np.zeros((slots, spec.observation_size), np.float32)
+        continuous = isinstance(spec.action, Continuous)
+        action = (
+            np.zeros((slots, spec.action.size), np.float32)
+            if continuous
+            else np.zeros(slots, np.int32)
+        )
+        flag, reward = np.zeros(slots, bool), np.zeros(slots, np.float32)
+        return tuple(self.lanes(x) for x in (flag, obs, action, reward, obs, flag, flag))
+
+    def lanes(self, x: np.ndarray) -> np.ndarray:
+        """[M * N, ...] as [M, N, ...]."""
+        return x.reshape(*self.shape, *x.shape[1:])
+
+    def rollout(self, carry: PyTree) -> Rollout:
+        """What was recorded."""
+        arrays = {name: self.lanes(x) for name, x in self.arrays.items()}
+        extras = {
+            name.removeprefix("extras."): arrays.pop(name)
+            for name in list(arrays)
+            if name.startswith("extras.")
+        }
+        return Rollout(**arrays, extras=extras, final_carry=carry)
+
+    def _array(self, name: str, like: np.ndarray) -> np.ndarray:
+        if name not in self.arrays:
+            slots = self.shape[0] * self.shape[1]
+            shape = (slots, self.num_steps, *like.shape[1:])
+            self.arrays[name] = np.zeros(shape, like.dtype)
+        return self.arrays[name]

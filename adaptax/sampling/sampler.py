@@ -1,0 +1,156 @@
+"""The sampler: tasks, whole episodes or steps, with data that do not depend on the pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.errors import check
+from adaptax.core.rng import episode_seeds, named_generator, named_key, stream_root
+from adaptax.envs.jax_pool import JaxPool
+from adaptax.envs.pool import Pool
+from adaptax.envs.task import Suite, Task, TaskDistribution
+from adaptax.sampling.actor import Actor
+from adaptax.sampling.host_loop import Cursor, host_loop
+from adaptax.sampling.scan_loop import scan_loop
+
+
+class Sampler:
+    """Runs actors on a suite's tasks.
+
+    Every draw follows from (seed, stream, number of the call): the same calls give the same data
+    on any pool and with any number of workers. Its counters and its place in unfinished episodes
+    are a pytree (`save`, `restore`).
+    """
+
+    def __init__(
+        self, suite: Suite, tasks: TaskDistribution, seed: int, stream: str
+    ) -> None:
+        self.spec = suite.spec
+        self.suite, self.tasks, self.seed, self.stream = suite, tasks, seed, stream
+        self.num_steps = 0
+        """Environment steps so far."""
+        self.num_episodes = 0
+        """Episodes ended so far."""
+        self._num_calls = 0
+        self._num_tasks = 0
+        self._cursor: Cursor | None = None
+        self._pools: dict[int, Pool] = {}
+
+    def sample_tasks(self, n: int) -> tuple[Task, ...]:
+        """The next n tasks; where they can be listed, each comes once before any repeats."""
+        first, self._num_tasks = self._num_tasks, self._num_tasks + n
+        listed = self.tasks.tasks
+        if listed is None:
+            return self.tasks.sample(self._generator(first), n)
+        drawn: list[Task] = []
+        while len(drawn) < n:
+            cycle, place = divmod(first + len(drawn), len(listed))
+            order = self.tasks.sample(self._generator(cycle), len(listed))
+            drawn.extend(order[place : place + n - len(drawn)])
+        return tuple(drawn)
+
+    def episodes(
+        self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int, num_episodes: int
+    ) -> Rollout:
+        """Whole episodes, `num_episodes` in each of `num_lanes` lanes a task, from fresh resets.
+
+        [M, N, T] with T = num_episodes * horizon; episodes in a lane follow one another.
+        """
+        cursor = self._start(actor, tasks, num_lanes)
+        horizon = num_episodes * self.spec.horizon
+        rollout, _ = self._run(actor, cursor, horizon, num_episodes)
+        self._cursor = None
+        return rollout
+
+    def steps(
+        self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int, num_steps: int
+    ) -> Rollout:
+        """`num_steps` steps in every lane, going on where the last call stopped.
+
+        It starts afresh when tasks or lanes changed or `episodes` was called in between.
+        """
+        cursor = self._cursor
+        if cursor is None or not _same(cursor, tasks, num_lanes):
+            cursor = self._start(actor, tasks, num_lanes)
+        if isinstance(cursor.carry, list):
+            begun = actor.begin(*cursor.shape, cursor.key)
+            cursor.carry = jax.tree.unflatten(jax.tree.structure(begun), cursor.carry)
+        rollout, self._cursor = self._run(actor, cursor, num_steps, None)
+        return rollout
+
+    def restart(self) -> None:
+        """Forget all counters: the next calls repeat the first ones."""
+        self.num_steps = self.num_episodes = self._num_calls = self._num_tasks = 0
+        self._cursor = None
+
+    def save(self) -> PyTree:
+        """Counters, and the state of unfinished episodes: nested dicts of arrays."""
+        counters = [self.num_steps, self.num_episodes, self._num_calls, self._num_tasks]
+        saved: dict[str, Any] = {"counters": np.array(counters, np.int64)}
+        if self._cursor is not None:
+            saved["cursor"] = self._cursor.save()
+            saved["pool"] = self._pool(self._cursor.num_slots).save()
+        return saved
+
+    def restore(self, saved: PyTree) -> None:
+        """Go on exactly where `save` stood."""
+        counters = [int(x) for x in saved["counters"]]
+        self.num_steps, self.num_episodes, self._num_calls, self._num_tasks = counters
+        self._cursor = None
+        if "cursor" in saved:
+            self._cursor = Cursor.restore(saved["cursor"])
+            pool = self._pool(self._cursor.num_slots)
+            pool.restore(saved["pool"], self._cursor.slot_tasks())
+
+    def close(self) -> None:
+        """Free all pools."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+    def _start(self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int) -> Cursor:
+        check(len(tasks) > 0 and num_lanes > 0, "a rollout needs at least one task and one lane")
+        call, self._num_calls = self._num_calls, self._num_calls + 1
+        shape = (len(tasks), num_lanes)
+        slots = np.arange(len(tasks) * num_lanes)
+        root = stream_root(self.seed, self.stream, "episodes", call)
+        key = named_key(self.seed, self.stream, "actions", call)
+        cursor = Cursor(
+            shape=shape,
+            tasks=tasks,
+            root=root,
+            key=key,
+            obs=None,
+            carry=actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1)),
+            episode=np.zeros(len(slots), np.uint32),
+        )
+        seeds = episode_seeds(root, slots.astype(np.uint32))
+        cursor.obs = self._pool(len(slots)).reset(slots, seeds, cursor.slot_tasks())
+        return cursor
+
+    def _run(
+        self, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
+    ) -> tuple[Rollout, Cursor]:
+        pool = self._pool(cursor.num_slots)
+        loop: Any = scan_loop if isinstance(pool, JaxPool) else host_loop
+        rollout, cursor = loop(pool, actor, cursor, num_steps, num_episodes)
+        self.num_steps += int(np.sum(rollout.valid))
+        self.num_episodes += int(np.sum(rollout.terminated | rollout.truncated))
+        return rollout, cursor
+
+    def _pool(self, num_slots: int) -> Pool:
+        if num_slots not in self._pools:
+            self._pools[num_slots] = self.suite.make_pool(num_slots)
+        return self._pools[num_slots]
+
+    def _generator(self, counter: int) -> np.random.Generator:
+        return named_generator(self.seed, self.stream, "tasks", counter)
+
+
+def _same(cursor: Cursor, tasks: tuple[Task, ...], num_lanes: int) -> bool:
+    same_tasks = [t.plain() for t in tasks] == [t.plain() for t in cursor.tasks]
+    return same_tasks and cursor.shape == (len(tasks), num_lanes)
