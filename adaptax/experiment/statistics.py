@@ -27,10 +27,9 @@ def interquartile_mean(x: np.ndarray, axis: int | None = None) -> np.ndarray:
     A quarter of the values, rounded down, is left out at each end (Agarwal et al. 2021,
     section 4.3). With fewer than four values this is the mean.
     """
-    x = np.asarray(x)
-    values = np.sort(x.reshape(-1), axis=0) if axis is None else np.sort(np.moveaxis(x, axis, 0), 0)
-    cut = values.shape[0] // 4
-    return np.mean(values[cut : values.shape[0] - cut], axis=0)
+    values = np.sort(np.ravel(x) if axis is None else np.moveaxis(x, axis, 0), axis=0)
+    cut = len(values) // 4
+    return np.asarray(np.mean(values[cut : len(values) - cut], axis=0))
 
 
 def bootstrap_interval(
@@ -51,7 +50,7 @@ def bootstrap_interval(
     rng = named_generator(seed, "statistics", "bootstrap")
     index = rng.integers(len(x), size=(num_resamples, len(x)))
     columns = x.reshape(len(x), -1).T
-    draws = np.stack([measure(column[index], 1) for column in columns], axis=-1)
+    draws = np.stack([measure(column[index], axis=1) for column in columns], axis=-1)
     return _percentiles(draws.reshape(num_resamples, *x.shape[1:]), confidence)
 
 
@@ -73,7 +72,7 @@ def stratified_bootstrap_interval(
     rng = named_generator(seed, "statistics", "stratified bootstrap")
     index = rng.integers(num_runs, size=(num_resamples, num_runs, num_tasks))
     draws = scores[index, np.arange(num_tasks)].reshape(num_resamples, -1)
-    return _percentiles(_statistic(statistic)(draws, 1), confidence)
+    return _percentiles(_statistic(statistic)(draws, axis=1), confidence)
 
 
 def student_interval(x: np.ndarray, confidence: float = 0.95) -> Interval:
@@ -89,8 +88,12 @@ def student_interval(x: np.ndarray, confidence: float = 0.95) -> Interval:
     return np.mean(x, axis=0) - half_width, np.mean(x, axis=0) + half_width
 
 
-def _statistic(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
-    functions = {"mean": np.mean, "median": np.median, "interquartile_mean": interquartile_mean}
+def _statistic(name: str) -> Callable[..., np.ndarray]:
+    functions: dict[str, Callable[..., np.ndarray]] = {
+        "mean": np.mean,
+        "median": np.median,
+        "interquartile_mean": interquartile_mean,
+    }
     if name not in functions:
         raise unknown_name("statistic", name, functions)
     return functions[name]

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from adaptax.sampling.sampler import Sampler
 class TrainerConfig:
     """How long to train, and what to leave behind."""
 
-    run_dir: str = "runs/latest"
+    run_dir: str
     """Directory of the run; it must be new or empty."""
     seed: int = 0
     num_iterations: int | None = None
@@ -240,13 +240,6 @@ def prepare_run_dir(run_dir: Path, *, overwrite: bool) -> None:
             raise AdaptaxError(f"{run_dir} holds no run; --overwrite deletes runs only")
         shutil.rmtree(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-
-
-def extended(config: TrainerConfig, num_iterations: int | None) -> TrainerConfig:
-    """The config of a run resumed up to `num_iterations`, or to the limits that it had."""
-    if num_iterations is None:
-        return config
-    return replace(config, num_iterations=num_iterations, num_steps=None, max_seconds=None)
 
 
 def _number(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Locomotion families on MuJoCo bodies, one file a body."""

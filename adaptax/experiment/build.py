@@ -1,0 +1,71 @@
+"""From names and settings to suites, algorithms and trainers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.config import from_dict
+from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.spec import EnvSpec
+from adaptax.envs.task import Suite
+from adaptax.experiment.suites import find_suite
+from adaptax.experiment.trainer import Trainer, TrainerConfig
+
+
+def make_suite(name: str, **settings: Any) -> Suite:
+    """The registered suite `name`; settings are the fields of its config."""
+    config_class, make = find_suite(name).load()
+    return with_config(make, from_dict(config_class, settings, where="suite"))
+
+
+def make_algorithm(name: str, spec: EnvSpec, **settings: Any) -> Algorithm:
+    """The registered algorithm `name`; settings are the fields of its config."""
+    algorithm, config_class = find_algorithm(name).load()
+    return algorithm(from_dict(config_class, settings, where="algorithm"), spec)
+
+
+def with_config(make: Any, config: Any) -> Suite:
+    """The suite that `make` gives for `config`, with the config on record."""
+    suite: Suite = make(config)
+    return replace(suite, config=config)
+
+
+def load_run(run_dir: Path, **changes: Any) -> Trainer:
+    """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
+
+    Raises an AdaptaxError where there is no run, or it used something that is not registered.
+    """
+    recorded = read_config(run_dir)
+    suite_settings = dict(recorded["suite"])
+    name = suite_settings.pop("name")
+    try:
+        suite = make_suite(name, **suite_settings)
+    except ConfigError as error:
+        raise AdaptaxError(
+            f"{run_dir} was trained on {name!r}: {error}; a run on a suite of your own is resumed "
+            "from Python, with Trainer(config, algorithm, suite).resume()"
+        ) from None
+    algorithm_settings = dict(recorded["algorithm"])
+    algorithm = make_algorithm(algorithm_settings.pop("name"), suite.spec, **algorithm_settings)
+    settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
+    return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """What `config.json` of a run holds; raises an AdaptaxError where it is not a run's."""
+    path = run_dir / "config.json"
+    try:
+        recorded = json.loads(path.read_text())
+    except OSError:
+        raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
+    except ValueError as error:
+        raise AdaptaxError(f"{path} is not JSON: {error}") from None
+    names = ("algorithm", "suite", "trainer")
+    if not isinstance(recorded, dict) or not all(isinstance(recorded.get(n), dict) for n in names):
+        raise AdaptaxError(f"{path} is not the config of a run: it lacks one of {', '.join(names)}")
+    return recorded

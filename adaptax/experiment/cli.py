@@ -1,0 +1,300 @@
+"""The command line. What is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
+
+C = TypeVar("C")
+
+USAGE = """usage: adaptax COMMAND ...
+
+  list                             algorithms and task suites
+  train ALGORITHM SUITE            train, for example: adaptax train rl2-ppo half-cheetah-vel
+  resume RUN_DIR                   go on exactly where the newest snapshot stands
+  evaluate RUN_DIR                 held-out tasks: return per episode of adaptation
+  plot RUN_DIR [RUN_DIR ...]       learning and adaptation curves
+  doctor                           versions, cores, measured steps per second
+
+`adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command; an error that a person can act on is one line on stderr and exit code 2."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    warnings.showwarning = _one_line_warning
+    try:
+        if args[0] not in COMMANDS:
+            raise unknown_name("command", args[0], COMMANDS)
+        COMMANDS[args[0]](args[1:])
+    except AdaptaxError as error:
+        print(f"adaptax: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` for example, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("adaptax: interrupted; `adaptax resume` goes on from the last snapshot",
+              file=sys.stderr)
+        sys.exit(130)
+
+
+@dataclass(frozen=True)
+class ListArgs:
+    """Algorithms and task suites, one line each."""
+
+    json: bool = False
+    """Machine-readable."""
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Go on exactly where the newest snapshot stands."""
+
+    run_dir: str
+    num_iterations: int | None = None
+    """Iterations in all, instead of the limits that the run had."""
+
+
+@dataclass(frozen=True)
+class EvaluateArgs:
+    """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
+
+    run_dir: str
+    num_tasks: int | None = None
+    """Held-out tasks; by default as many as in training."""
+    num_episodes: int | None = None
+    """Episodes in a row on each task; by default what the suite's protocol says."""
+    deterministic: bool = False
+    """Act by the mode of the policy."""
+    json: bool = False
+    """Machine-readable."""
+
+
+@dataclass(frozen=True)
+class PlotArgs:
+    """Learning curves and adaptation curves, means and 95 % intervals."""
+
+    run_dirs: tuple[str, ...]
+    out: str | None = None
+    """File of the learning curve, the adaptation curve beside it; by default in the run's
+    directory, or here for several runs."""
+
+
+@dataclass(frozen=True)
+class DoctorArgs:
+    """Versions, cores, GL backend and measured steps per second."""
+
+    json: bool = False
+    """Machine-readable."""
+
+
+def list_command(args: list[str]) -> None:
+    """`adaptax list`."""
+    from adaptax.algorithms.registry import ALGORITHMS
+    from adaptax.experiment.suites import SUITES
+
+    options = parse(ListArgs, args, "adaptax list")
+    kinds = {"algorithms": ALGORITHMS.values(), "suites": SUITES.values()}
+    rows = {
+        kind: [{"name": entry.name, "summary": entry.summary} for entry in entries]
+        for kind, entries in kinds.items()
+    }
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for kind, entries in rows.items():
+        print(f"{kind}:")
+        for entry in entries:
+            print(f"  {entry['name']:<18} {entry['summary']}")
+
+
+def train_command(args: list[str]) -> None:
+    """`adaptax train`."""
+    from adaptax.algorithms.registry import find_algorithm
+    from adaptax.experiment.suites import find_suite
+
+    names = [arg for arg in args[:2] if not arg.startswith("-")]
+    if len(names) < 2:
+        if "--help" in args or "-h" in args:
+            print(USAGE)
+            return
+        raise ConfigError("train takes an algorithm and a suite: adaptax train ALGORITHM SUITE")
+    algorithm_entry, suite_entry = find_algorithm(names[0]), find_suite(names[1])
+    algorithm_class, algorithm_config = algorithm_entry.load()
+    suite_config, make = suite_entry.load()
+
+    from adaptax.experiment.build import with_config
+    from adaptax.experiment.trainer import Trainer, TrainerConfig
+
+    run_dir = "runs/" + re.sub(r"[^\w.-]", "-", "-".join(names))
+    settings = make_dataclass(
+        "Settings",
+        [
+            ("trainer", TrainerConfig, field(default=TrainerConfig(run_dir))),
+            ("algorithm", algorithm_config, field(default_factory=algorithm_config)),
+            ("suite", suite_config, field(default_factory=suite_config)),
+        ],
+        frozen=True,
+    )
+    settings.__doc__ = (
+        f"Train {names[0]} on {names[1]}. The trainer's flags also go without `trainer.`."
+    )
+    short = {f.name for f in fields(TrainerConfig)}
+    options = parse(settings, [_full(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}")
+    suite = with_config(make, options.suite)
+    trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
+    try:
+        trainer.run()
+    finally:
+        trainer.close()
+
+
+def resume_command(args: list[str]) -> None:
+    """`adaptax resume`."""
+    options = parse(ResumeArgs, args, "adaptax resume", positional=("run_dir",))
+    changes: dict[str, Any] = {}
+    if options.num_iterations is not None:
+        changes = {"num_iterations": options.num_iterations, "num_steps": None, "max_seconds": None}
+    trainer = _load(options.run_dir, **changes)
+    try:
+        trainer.resume()
+    finally:
+        trainer.close()
+
+
+def evaluate_command(args: list[str]) -> None:
+    """`adaptax evaluate`."""
+    options = parse(EvaluateArgs, args, "adaptax evaluate", positional=("run_dir",))
+    from adaptax.experiment.build import read_config
+    from adaptax.experiment.report import evaluation_json, print_evaluation
+
+    recorded = read_config(Path(options.run_dir))["trainer"].get("evaluation", {})
+    protocol = {"deterministic": options.deterministic, "num_episodes": options.num_episodes}
+    if options.num_tasks is not None:
+        protocol["num_tasks"] = options.num_tasks
+    trainer = _load(options.run_dir, evaluation={**recorded, **protocol})
+    try:
+        trainer.load()
+        if options.json:
+            print(json.dumps(evaluation_json(trainer), indent=2))
+        else:
+            print_evaluation(trainer)
+    finally:
+        trainer.close()
+
+
+def plot_command(args: list[str]) -> None:
+    """`adaptax plot`."""
+    options = parse(PlotArgs, args, "adaptax plot", positional=("run_dirs",))
+    if not options.run_dirs:
+        raise ConfigError("plot takes one or more run directories")
+    from adaptax.experiment.plot import plot_adaptation, plot_learning
+
+    run_dirs = [Path(run_dir) for run_dir in options.run_dirs]
+    folder = run_dirs[0] if len(run_dirs) == 1 else Path()
+    learning, adaptation = folder / "learning.png", folder / "adaptation.png"
+    if options.out is not None:
+        learning = Path(options.out)
+        adaptation = learning.with_stem(f"{learning.stem}-adaptation")
+    plot_learning(run_dirs, learning)
+    print(f"wrote {learning}")
+    if all((run_dir / "evaluations.jsonl").exists() for run_dir in run_dirs):
+        plot_adaptation(run_dirs, adaptation)
+        print(f"wrote {adaptation}")
+
+
+def doctor_command(args: list[str]) -> None:
+    """`adaptax doctor`."""
+    options = parse(DoctorArgs, args, "adaptax doctor")
+    from adaptax.experiment.doctor import examine
+
+    about = examine()
+    if options.json:
+        print(json.dumps(about, indent=2))
+        return
+    for name, value in about.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        print(f"{name.replace('_', ' ')}: {text}")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "list": list_command,
+    "train": train_command,
+    "resume": resume_command,
+    "evaluate": evaluate_command,
+    "plot": plot_command,
+    "doctor": doctor_command,
+}
+
+
+def parse(cls: type[C], args: list[str], prog: str, positional: tuple[str, ...] = ()) -> C:
+    """The dataclass `cls` from flags; raises a one-line ConfigError instead of tyro's box."""
+    import tyro
+
+    marked: Any = cls
+    if positional:
+        hints = [
+            (f.name, tyro.conf.Positional[f.type] if f.name in positional else f.type, f)  # type: ignore[valid-type]
+            for f in fields(cls)  # type: ignore[arg-type]
+        ]
+        marked = make_dataclass(cls.__name__, hints, frozen=True)
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(marked, args=args, prog=prog, description=cls.__doc__)  # type: ignore[no-any-return]
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ConfigError(_one_line(box.getvalue()) + f"; see {prog} --help") from None
+
+
+def _one_line(box: str) -> str:
+    """The message of tyro's error box: its first paragraph, and the nearest flag where it has one."""
+    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    lines = [line for line in lines if line and line[0] not in "╭╰"]
+    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    message = " ".join(lines[: rules[0] if rules else None])
+    hints = [line.split()[0] for line in lines if line.startswith("--")]
+    if "nrecognized" in message and hints:
+        message += f"; did you mean {hints[0]}?"
+    return message or "wrong arguments"
+
+
+def _full(arg: str, short: set[str]) -> str:
+    """A flag of the trainer without its room, `--seed`, as tyro knows it, `--trainer.seed`."""
+    name = arg.removeprefix("--").removeprefix("no-").partition("=")[0].replace("-", "_")
+    return f"--trainer.{arg[2:]}" if arg.startswith("--") and name in short else arg
+
+
+def _load(run_dir: str, **changes: Any) -> Any:
+    """The trainer of a run, with a warning for what is no longer as recorded."""
+    from adaptax.experiment.build import load_run, read_config
+    from adaptax.experiment.provenance import differences, provenance
+
+    trainer = load_run(Path(run_dir), **changes)
+    found = differences(read_config(Path(run_dir)), provenance(trainer.suite))
+    if found:
+        warnings.warn(f"{run_dir} may not continue bit for bit: {'; '.join(found)}", stacklevel=2)
+    return trainer
+
+
+def _one_line_warning(message: Warning | str, *about: Any) -> None:
+    print(f"adaptax: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

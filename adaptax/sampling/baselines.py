@@ -1,0 +1,96 @@
+"""Baselines fitted to one batch: linear in features of observation and time, one fit a task.
+
+A baseline is a function that gives features; fitting and predicting are the same for all. The
+features are those of Duan et al. 2016, "Benchmarking deep reinforcement learning for continuous
+control"; powers of time are badly conditioned, so all runs in float64, on the host.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adaptax.core.errors import EnvironmentFault
+
+LEGACY_TIME_SCALE = 100.0
+"""Steps by which the original divides time; over long trials, pass the trial's length instead."""
+
+
+def time_in_episode(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
+    """Steps since the episode's start, int [..., T], where lanes [..., T] hold whole episodes."""
+    ends = terminated | truncated
+    steps = np.arange(ends.shape[-1])
+    starts = np.where(ends, steps + 1, 0)[..., :-1]
+    first = np.concatenate([np.zeros_like(starts[..., :1]), starts], axis=-1)
+    return steps - np.maximum.accumulate(first, axis=-1)
+
+
+def linear_features(
+    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
+) -> np.ndarray:
+    """Features [..., T, 2 O + 4]: clip(o, -10, 10), its square, tau, tau^2, tau^3 and 1.
+
+    `obs` [..., T, O], `time` [..., T] steps since the episode's start, tau = time / time_scale;
+    rows that are not `valid` are 0.
+    """
+    clipped = np.clip(np.asarray(obs, np.float64), -10.0, 10.0)
+    features = [clipped, np.square(clipped), _powers(time, time_scale)]
+    return np.where(valid[..., None], np.concatenate(features, axis=-1), 0.0)
+
+
+def linear_time_features(
+    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
+) -> np.ndarray:
+    """Features [..., T, 4]: tau, tau^2, tau^3 and 1, whatever is seen."""
+    return np.where(valid[..., None], _powers(time, time_scale), 0.0)
+
+
+def zero_features(
+    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
+) -> np.ndarray:
+    """No features [..., T, 0]: a baseline that predicts 0."""
+    return np.zeros((*valid.shape, 0))
+
+
+def fit_baseline(
+    features: np.ndarray, target: np.ndarray, valid: np.ndarray, ridge: float = 1e-5
+) -> np.ndarray:
+    """Weights [M, F] that give `target` [M, ..., T] from `features` [M, ..., T, F], task by task.
+
+    Solves (Phi^T Phi + ridge I) w = Phi^T y; where that fails, with ten times the ridge, five
+    tries in all.
+    """
+    members, size = features.shape[0], features.shape[-1]
+    phi = features.reshape(members, -1, size)
+    y = np.where(valid, target, 0.0).astype(np.float64).reshape(members, -1, 1)
+    transposed = phi.swapaxes(1, 2)
+    pairs = zip(transposed @ phi, (transposed @ y)[..., 0], strict=True)
+    return np.stack([_solve(gram, moment, ridge) for gram, moment in pairs])
+
+
+def predict_baseline(features: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Predictions [M, ..., T] from weights [M, F]; 0 where `weights` is None (nothing fitted)."""
+    if weights is None:
+        return np.zeros(features.shape[:-1])
+    prediction: np.ndarray = np.einsum("m...f,mf->m...", features, weights)
+    return prediction
+
+
+def _powers(time: np.ndarray, time_scale: float) -> np.ndarray:
+    tau = np.asarray(time, np.float64) / time_scale
+    return np.stack([tau, tau**2, tau**3, np.ones_like(tau)], axis=-1)
+
+
+def _solve(gram: np.ndarray, moment: np.ndarray, ridge: float) -> np.ndarray:
+    """One task's weights [F]."""
+    for attempt in range(5):
+        regular = gram + ridge * 10**attempt * np.eye(len(gram))
+        try:
+            weights = np.linalg.solve(regular, moment)
+        except np.linalg.LinAlgError:
+            continue
+        if np.isfinite(weights).all():
+            return weights
+    raise EnvironmentFault(
+        f"baseline of {len(gram)} features cannot be fitted, even with ridge {ridge * 1e4:g}: "
+        "observations or returns are not finite"
+    )
