@@ -1,4 +1,4 @@
-"""Records of experience. Axes: M member or task, N lane, T time, B batch, O observation, A action."""
+"""Records of experience. Axes: M member or task, N lane, T time, B batch, O obs, A action."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-Array = jax.Array | np.ndarray
+Array = Any
+"""A NumPy or a JAX array."""
 PyTree = Any
+"""Nested dicts, tuples and dataclasses of arrays."""
 
 
 @jax.tree_util.register_dataclass

@@ -13,10 +13,7 @@ C = TypeVar("C")
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Every field of a config, defaults and nested configs included, as JSON-ready values."""
-    return {
-        f.name: _plain(getattr(config, f.name))
-        for f in dataclasses.fields(config)
-    }
+    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:

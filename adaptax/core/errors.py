@@ -1,4 +1,4 @@
-"""Errors that a person can act on: one clear line, shown by the command line without a traceback."""
+"""Errors that a person can act on: one clear line, shown without a traceback."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.batch import PyTree
@@ -81,9 +82,8 @@ class Snapshots:
 
     def _prune(self) -> None:
         iterations = self.iterations()
-        scores = {i: self._about(i).get("score") for i in iterations}
-        scored = [i for i in iterations if scores[i] is not None]
-        best = max(scored, key=lambda i: scores[i]) if scored else None
+        scores = [(self._about(i).get("score"), i) for i in iterations]
+        best = max(((score, i) for score, i in scores if score is not None), default=(0, -1))[1]
         for iteration in iterations[: -self.keep]:
             if iteration != best:
                 self._remove(iteration)
@@ -134,11 +134,11 @@ def _like(leaf: Any, saved: Any, name: str) -> Any:
         )
     if _is_key(leaf):
         return jax.random.wrap_key_data(saved)
-    return jax.numpy.asarray(saved) if isinstance(leaf, jax.Array) else saved
+    return jnp.asarray(saved) if isinstance(leaf, jax.Array) else saved
 
 
 def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _key_data(leaf: Any) -> Any:

@@ -44,7 +44,7 @@ class Pool(Protocol):
         """Start an episode in each of K slots (indices [K], seeds uint32 [K]); gives obs [K, O]."""
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
-        """Act in K slots; actions [K, A] in [-1, 1] or [K] integers. An ended slot needs a reset."""
+        """Act in K slots: [K, A] in [-1, 1], or [K] integers. An ended slot needs a reset."""
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode: nested dicts of NumPy arrays."""

@@ -19,7 +19,7 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One task: a name, its index in its distribution (-1 if it cannot be listed), plain parameters."""
+    """One task: its name, index in its distribution (-1 if not listed) and plain parameters."""
 
     name: str
     index: int

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tyro
+from tyro.conf import Positional
+
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
 
 C = TypeVar("C")
@@ -47,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, `head` for example, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("adaptax: interrupted; `adaptax resume` goes on from the last snapshot",
-              file=sys.stderr)
+        print(
+            "adaptax: interrupted; `adaptax resume` goes on from the last snapshot", file=sys.stderr
+        )
         sys.exit(130)
 
 
@@ -64,7 +68,7 @@ class ListArgs:
 class ResumeArgs:
     """Go on exactly where the newest snapshot stands."""
 
-    run_dir: str
+    run_dir: Positional[str]
     num_iterations: int | None = None
     """Iterations in all, instead of the limits that the run had."""
 
@@ -73,7 +77,7 @@ class ResumeArgs:
 class EvaluateArgs:
     """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
 
-    run_dir: str
+    run_dir: Positional[str]
     num_tasks: int | None = None
     """Held-out tasks; by default as many as in training."""
     num_episodes: int | None = None
@@ -88,7 +92,7 @@ class EvaluateArgs:
 class PlotArgs:
     """Learning curves and adaptation curves, means and 95 % intervals."""
 
-    run_dirs: tuple[str, ...]
+    run_dirs: Positional[tuple[str, ...]]
     out: str | None = None
     """File of the learning curve, the adaptation curve beside it; by default in the run's
     directory, or here for several runs."""
@@ -108,10 +112,9 @@ def list_command(args: list[str]) -> None:
     from adaptax.experiment.suites import SUITES
 
     options = parse(ListArgs, args, "adaptax list")
-    kinds = {"algorithms": ALGORITHMS.values(), "suites": SUITES.values()}
     rows = {
-        kind: [{"name": entry.name, "summary": entry.summary} for entry in entries]
-        for kind, entries in kinds.items()
+        "algorithms": [{"name": a.name, "summary": a.summary} for a in ALGORITHMS.values()],
+        "suites": [{"name": s.name, "summary": s.summary} for s in SUITES.values()],
     }
     if options.json:
         print(json.dumps(rows, indent=2))
@@ -141,7 +144,7 @@ def train_command(args: list[str]) -> None:
     from adaptax.experiment.trainer import Trainer, TrainerConfig
 
     run_dir = "runs/" + re.sub(r"[^\w.-]", "-", "-".join(names))
-    settings = make_dataclass(
+    settings: type[Any] = make_dataclass(
         "Settings",
         [
             ("trainer", TrainerConfig, field(default=TrainerConfig(run_dir))),
@@ -154,7 +157,9 @@ def train_command(args: list[str]) -> None:
         f"Train {names[0]} on {names[1]}. The trainer's flags also go without `trainer.`."
     )
     short = {f.name for f in fields(TrainerConfig)}
-    options = parse(settings, [_full(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}")
+    options = parse(
+        settings, [_full(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
+    )
     suite = with_config(make, options.suite)
     trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
     try:
@@ -165,7 +170,7 @@ def train_command(args: list[str]) -> None:
 
 def resume_command(args: list[str]) -> None:
     """`adaptax resume`."""
-    options = parse(ResumeArgs, args, "adaptax resume", positional=("run_dir",))
+    options = parse(ResumeArgs, args, "adaptax resume")
     changes: dict[str, Any] = {}
     if options.num_iterations is not None:
         changes = {"num_iterations": options.num_iterations, "num_steps": None, "max_seconds": None}
@@ -178,7 +183,7 @@ def resume_command(args: list[str]) -> None:
 
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
-    options = parse(EvaluateArgs, args, "adaptax evaluate", positional=("run_dir",))
+    options = parse(EvaluateArgs, args, "adaptax evaluate")
     from adaptax.experiment.build import read_config
     from adaptax.experiment.report import evaluation_json, print_evaluation
 
@@ -199,7 +204,7 @@ def evaluate_command(args: list[str]) -> None:
 
 def plot_command(args: list[str]) -> None:
     """`adaptax plot`."""
-    options = parse(PlotArgs, args, "adaptax plot", positional=("run_dirs",))
+    options = parse(PlotArgs, args, "adaptax plot")
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
     from adaptax.experiment.plot import plot_adaptation, plot_learning
@@ -241,21 +246,12 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 
-def parse(cls: type[C], args: list[str], prog: str, positional: tuple[str, ...] = ()) -> C:
+def parse(cls: type[C], args: list[str], prog: str) -> C:
     """The dataclass `cls` from flags; raises a one-line ConfigError instead of tyro's box."""
-    import tyro
-
-    marked: Any = cls
-    if positional:
-        hints = [
-            (f.name, tyro.conf.Positional[f.type] if f.name in positional else f.type, f)  # type: ignore[valid-type]
-            for f in fields(cls)  # type: ignore[arg-type]
-        ]
-        marked = make_dataclass(cls.__name__, hints, frozen=True)
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(marked, args=args, prog=prog, description=cls.__doc__)  # type: ignore[no-any-return]
+            return tyro.cli(cls, args=args, prog=prog)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -263,7 +259,7 @@ def parse(cls: type[C], args: list[str], prog: str, positional: tuple[str, ...] 
 
 
 def _one_line(box: str) -> str:
-    """The message of tyro's error box: its first paragraph, and the nearest flag where it has one."""
+    """The message of tyro's error box: its first paragraph, and the nearest flag if any."""
     lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
     lines = [line for line in lines if line and line[0] not in "╭╰"]
     rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
@@ -292,7 +288,7 @@ def _load(run_dir: str, **changes: Any) -> Any:
     return trainer
 
 
-def _one_line_warning(message: Warning | str, *about: Any) -> None:
+def _one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
     print(f"adaptax: warning: {message}", file=sys.stderr)
 
 

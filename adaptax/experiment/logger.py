@@ -187,7 +187,9 @@ class Progress:
 def episode_returns(row: Row) -> tuple[float | None, float | None]:
     """The training return of the first and of the last episode on a task, if there are several."""
     prefix = "train/return/episode_"
-    last = max((int(name.removeprefix(prefix)) for name in row if name.startswith(prefix)), default=1)
+    last = max(
+        (int(name.removeprefix(prefix)) for name in row if name.startswith(prefix)), default=1
+    )
     return (row.get(f"{prefix}1"), row[f"{prefix}{last}"]) if last > 1 else (None, None)
 
 

@@ -40,6 +40,7 @@ class Curve:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    num_seeds: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,6 @@ class Run:
         return path.is_file() and path.stat().st_size > 0
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs with the same settings of algorithm and suite, which differ in their seeds."""
-
-    label: str
-    runs: list[Run]
-
-
 def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     """Return over environment steps, written to `out` (PNG, PDF, SVG by its name).
 
@@ -87,11 +80,11 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     axes.xaxis.set_major_formatter(_engineering())
     if len(runs) == 1:
         _draw_one_run(axes, runs[0])
-        return _finish(figure, runs, out, None)
+        return _finish(figure, runs, out, "")
     held_out = all(run.has_evaluations() for run in runs)
-    for i, group in enumerate(_groups(runs)):
-        curves = [_evaluation_curve(r, -1) if held_out else _training_curve(r) for r in group.runs]
-        _draw(axes, _over_seeds(curves), group.label, i, marker="o" if held_out else "")
+    for i, (label, group) in enumerate(_groups(runs)):
+        curves = [_evaluation_curve(run, -1) if held_out else _training_curve(run) for run in group]
+        _draw(axes, _over_seeds(curves), label, i, marker="o" if held_out else "")
     what = "last episode on held-out tasks" if held_out else "training, smoothed"
     return _finish(figure, runs, out, what)
 
@@ -108,18 +101,16 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
     figure, axes = _canvas("episode on a new task")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     groups = _groups(runs)
-    for i, group in enumerate(groups):
-        rows = [run.evaluations() for run in group.runs]
-        trained = [r[-1] for r in rows if r[-1]["iteration"] > 0]
-        untrained = [r[0] for r in rows if r[0]["iteration"] == 0]
-        if untrained:
-            curve = _over_seeds([_adaptation_curve(row) for row in untrained])
-            label = "untrained agent" if i == 0 else None
-            _draw(axes, curve, label, i, marker="o", colour=GREY, shaded=len(groups) == 1)
-        if trained:
-            curve = _over_seeds([_adaptation_curve(row) for row in trained])
-            label = f"{group.label}, {_engineering()(trained[-1]['num_steps'])} steps"
-            _draw(axes, curve, label, i, marker="o")
+    for i, (label, group) in enumerate(groups):
+        rows = [run.evaluations()[-1] for run in group]
+        steps = [_engineering()(n) for n in sorted({row["num_steps"] for row in rows})]
+        label = f"{label}, {' to '.join(dict.fromkeys([steps[0], steps[-1]]))} steps"
+        _draw(axes, _over_seeds([_adaptation_curve(row) for row in rows]), label, i, marker="o")
+    for i, (_, group) in enumerate(groups):
+        rows = [row for row in (run.evaluations()[0] for run in group) if row["iteration"] == 0]
+        if rows:
+            curve = _over_seeds([_adaptation_curve(row) for row in rows])
+            _draw_untrained(axes, curve, "untrained agent" if i == 0 else "", len(groups) == 1)
     return _finish(figure, runs, out, "held-out tasks")
 
 
@@ -154,7 +145,7 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _groups(runs: list[Run]) -> list[Group]:
+def _groups(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """Runs by their settings, in the order given; what sets groups of a name apart is named."""
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -170,7 +161,7 @@ def _groups(runs: list[Run]) -> list[Group]:
         ]
         distinct = len({r.seed for r in group}) == len(group)
         count = "1 seed" if len(group) == 1 else f"{len(group)} {'seeds' if distinct else 'runs'}"
-        groups.append(Group(", ".join([run.name, *differing, count]), group))
+        groups.append((", ".join([run.name, *differing, count]), group))
     return groups
 
 
@@ -218,7 +209,7 @@ def _over_seeds(curves: list[Curve]) -> Curve:
     if len(x) == 0:
         raise AdaptaxError("runs that differ only in their seed have no steps in common to average")
     y = np.stack([np.interp(x, c.x, c.mean) for c in curves])
-    return Curve(x, np.mean(y, axis=0), *student_interval(y))
+    return Curve(x, np.mean(y, axis=0), *student_interval(y), len(curves))
 
 
 def _smoothed(y: np.ndarray) -> np.ndarray:
@@ -227,7 +218,7 @@ def _smoothed(y: np.ndarray) -> np.ndarray:
     total = np.concatenate([[0.0], np.cumsum(y)])
     start = np.maximum(np.arange(len(y)) - half, 0)
     stop = np.minimum(np.arange(len(y)) + half + 1, len(y))
-    return (total[stop] - total[start]) / (stop - start)
+    return np.asarray((total[stop] - total[start]) / (stop - start))
 
 
 def _draw_one_run(axes: Axes, run: Run) -> None:
@@ -238,31 +229,41 @@ def _draw_one_run(axes: Axes, run: Run) -> None:
         axes.plot(x, _smoothed(y), color=COLOURS[i], linewidth=1.2, label=f"training, {name}")
     if not run.has_evaluations():
         return
-    num_episodes = min(len(row["episodes"]) for row in run.evaluations())
-    names = ["last", "first"] if num_episodes > 1 else ["only"]
-    for i, name in enumerate(names):
-        curve = _evaluation_curve(run, -1 if i == 0 else 0)
-        _draw(axes, curve, f"held-out tasks, {name} episode", i, marker="o")
+    several = all(len(row["episodes"]) > 1 for row in run.evaluations())
+    for i, episode in enumerate(("last", "first") if several else ("",)):
+        label = f"held-out tasks, {episode} episode" if several else "held-out tasks"
+        _draw(axes, _evaluation_curve(run, -1 if i == 0 else 0), label, i, marker="o")
 
 
-def _draw(
-    axes: Axes,
-    curve: Curve,
-    label: str | None,
-    number: int,
-    *,
-    marker: str,
-    colour: str | None = None,
-    shaded: bool = True,
-) -> None:
+def _draw(axes: Axes, curve: Curve, label: str, number: int, *, marker: str) -> None:
     """One curve with its interval; its number chooses colour and style."""
-    colour = colour or COLOURS[number % len(COLOURS)]
+    colour = COLOURS[number % len(COLOURS)]
     style = STYLES[number // len(COLOURS) % len(STYLES)]
     axes.plot(curve.x, curve.mean, style, color=colour, label=label, marker=marker, markersize=4)
-    if shaded and len(curve.x) > 1:
-        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-    elif shaded:
-        axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.5)
+    _draw_interval(axes, curve, colour)
+
+
+def _draw_untrained(axes: Axes, curve: Curve, label: str, alone: bool) -> None:
+    """The untrained agent in grey behind the others; with its interval if it is the only one."""
+    width, marker = (1.5, "o") if alone else (0.8, "")
+    axes.plot(
+        *(curve.x, curve.mean), color=GREY, label=label, marker=marker, linewidth=width, zorder=1
+    )
+    if alone:
+        _draw_interval(axes, curve, GREY)
+
+
+def _draw_interval(axes: Axes, curve: Curve, colour: str) -> None:
+    from matplotlib.collections import FillBetweenPolyCollection
+
+    if len(curve.x) == 1:
+        axes.vlines(curve.x, curve.low, curve.high, color=colour)
+        return
+    band = FillBetweenPolyCollection(
+        *("x", curve.x, curve.low, curve.high), color=colour, alpha=0.2, linewidth=0
+    )
+    # Of two seeds it may be far wider than all curves; it is then cut off at the edge.
+    axes.add_collection(band, autolim=curve.num_seeds != 2)
 
 
 def _canvas(x_label: str) -> tuple[Figure, Axes]:
@@ -278,20 +279,21 @@ def _canvas(x_label: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _finish(figure: Figure, runs: list[Run], out: Path, what: str | None) -> Figure:
+def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     """Title, legend below the axes, and the file."""
+    axes = figure.axes[0]
     names = {run.name for run in runs}
     suites = {run.settings["suite.name"] for run in runs}
-    figure.axes[0].set_title(names.pop() if len(names) == 1 else ", ".join(sorted(suites)))
-    shaded = "shaded: 95 % interval"
-    figure.legend(
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=8,
-        title=shaded if what is None else f"{what}; {shaded}",
-        title_fontsize=8,
-    )
+    title = suites.pop() if len(suites) == 1 else f"{len(suites)} suites"
+    axes.set_title(names.pop() if len(names) == 1 else title)
+    if axes.collections:
+        over = "tasks" if len(runs) == 1 else "seeds (of one seed: over tasks)"
+        what = f"{what}; shaded: 95 % interval over {over}".removeprefix("; ")
+    _, labels = axes.get_legend_handles_labels()
+    columns = 2 if max(map(len, labels)) < 48 else 1
+    figure.set_figheight(4.5 + 0.17 * max(len(labels) / columns - 4, 0))  # inches
+    font = {"fontsize": 8, "title_fontsize": 8}
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, title=what, **font)
     out = Path(out)
     allowed = figure.canvas.get_supported_filetypes()
     if out.suffix.removeprefix(".") not in allowed:

@@ -41,9 +41,10 @@ def print_evaluation(trainer: Trainer) -> None:
     console = Console()
     console.print(table)
     if len(report["episodes"]) > 1:
-        gain, low, high = report["gain"]["mean"], *report["gain"]["ci"]
+        gain, (low, high) = report["gain"]["mean"], report["gain"]["ci"]
         console.print(
-            f"gain from first to last episode, paired by task: {gain:+.2f} [{low:+.2f}, {high:+.2f}]"
+            f"gain from first to last episode, paired by task: "
+            f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]"
         )
 
 

@@ -70,9 +70,7 @@ SUITES = {
             "MuJoCo: run at a target speed drawn from U(0, 2) m/s",
             _half_cheetah_vel,
         ),
-        SuiteEntry(
-            "half-cheetah-dir", "MuJoCo: run forwards or backwards", _half_cheetah_dir
-        ),
+        SuiteEntry("half-cheetah-dir", "MuJoCo: run forwards or backwards", _half_cheetah_dir),
         SuiteEntry("point-goal", "a point in the plane and a goal it is not told", _point_goal),
         SuiteEntry(
             "point-goal-sparse", "the same, rewarded only near the goal", _point_goal_sparse

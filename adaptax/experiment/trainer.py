@@ -175,8 +175,11 @@ class Trainer:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
             self._save_snapshot()
         if self._interrupted:
-            print(f"stopped after iteration {self.iteration}; go on with: "
-                  f"adaptax resume {self.run_dir}", file=sys.stderr)
+            print(
+                f"stopped after iteration {self.iteration}; go on with: "
+                f"adaptax resume {self.run_dir}",
+                file=sys.stderr,
+            )
         elif self.config.evaluation_interval is not None and not self._evaluation_due():
             self._log_evaluation(log)
 

@@ -14,7 +14,7 @@ def policy_gradient_loss(log_prob: jax.Array, advantage: jax.Array) -> jax.Array
 def clipped_ratio_loss(
     log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_range: float
 ) -> jax.Array:
-    """-min(rho A, clip(rho, 1 - c, 1 + c) A) with the joint ratio rho (Schulman et al. 2017, eq. 7)."""
+    """-min(rho A, clip(rho, 1 - c, 1 + c) A), rho the joint ratio (Schulman et al. 2017, eq. 7)."""
     ratio = jnp.exp(log_prob - old_log_prob)
     clipped = jnp.clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
     return -jnp.minimum(ratio * advantage, clipped * advantage)

@@ -74,7 +74,9 @@ def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) 
 def _discounted_sum(x: jax.Array, decay: jax.Array) -> jax.Array:
     """y_t = x_t + decay_t * y_{t+1} along the last axis, y_T = 0 beyond the end."""
 
-    def step(following: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(
+        following: jax.Array, inputs: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         own, factor = inputs
         total = own + factor * following
         return total, total

@@ -24,7 +24,7 @@ class GRU(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [..., T, F] and the hidden state [..., H] before it -> states [..., T, H], the last."""
+        """X [..., T, F] and the hidden state [..., H] before it -> states [..., T, H], the last."""
         gates = nn.Dense(3 * self.size, name="input")(x)
         weights = self.param(
             "recurrent", _orthogonal_blocks, (self.size, 3 * self.size), jnp.float32

@@ -28,7 +28,7 @@ class Actor(Protocol):
     def act(
         self, carry: PyTree, obs: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, PyTree, Extras]:
-        """obs [M, N, O] -> action [M, N, A] or [M, N], carry, and what a rollout should record."""
+        """Obs [M, N, O] -> action [M, N, A] or [M, N], carry, and what a rollout should record."""
 
     def observe(
         self,
@@ -150,7 +150,7 @@ class RecurrentActor:
         }
 
     def adapted(self, rollout: Rollout, *, deterministic: bool) -> RecurrentActor:
-        """This actor going on from where `rollout` ended; it owns a copy of that memory."""
+        """The actor that goes on from where `rollout` ended; it owns a copy of that memory."""
         memory = jax.tree.map(jnp.array, rollout.final_carry)
         return replace(self, memory=memory, deterministic=deterministic)
 

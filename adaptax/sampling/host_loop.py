@@ -18,7 +18,7 @@ from adaptax.sampling.actor import Actor
 
 @dataclass
 class Cursor:
-    """Where interaction stands between two calls: with the pool's state, all that it takes to go on."""
+    """Where interaction stands between two calls; with the pool's state, enough to go on."""
 
     shape: tuple[int, int]
     """(M, N); slot m * N + n of the pool is lane n of member m."""
@@ -109,15 +109,17 @@ def host_loop(
     return record.rollout(carry), after
 
 
-Outcome = tuple[Any, ...]
+Outcome = tuple[Any, Any, Any, Any, Any, Any, Any]
 """Which lanes stepped [M, N], and their obs, action, reward, next_obs, terminated, truncated."""
 
 
 @jax.jit
 def observe(actor: Actor, carry: PyTree, outcome: Outcome, key: jax.Array, t: Any) -> PyTree:
     """The carry after step t - 1, in the lanes that took it; the others keep theirs."""
-    stepped, *step = outcome
-    return select(stepped, actor.observe(carry, *step, jax.random.fold_in(key, 2 * t)), carry)
+    stepped, obs, action, reward, next_obs, terminated, truncated = outcome
+    key = jax.random.fold_in(key, 2 * t)
+    seen = actor.observe(carry, obs, action, reward, next_obs, terminated, truncated, key)
+    return select(stepped, seen, carry)
 
 
 def act(
@@ -164,14 +166,15 @@ class _Record:
             "truncated": result.truncated,
             "valid": np.ones(len(active), bool),
         }
-        more = {name: np.asarray(x).reshape(len(obs), *x.shape[2:])[pick] for name, x in extras.items()}
+        flat = {k: np.asarray(x).reshape(len(obs), *x.shape[2:]) for k, x in extras.items()}
+        more = {name: x[pick] for name, x in flat.items()}
         if self.spec.has_success:
             more["success"] = result.success
         more |= {f"info/{name}": result.info[name] for name in self.spec.info_names}
         for name, x in (fields | {f"extras.{k}": v for k, v in more.items()}).items():
             self._array(name, x)[pick, step] = x
         names = ("valid", "obs", "action", "reward", "next_obs", "terminated", "truncated")
-        return tuple(self.lanes(self.arrays[name][:, step]) for name in names)
+        return self._outcome(*(self.arrays[name][:, step] for name in names))
 
     def nothing_yet(self) -> Outcome:
         """The outcome before the first step: no lane has stepped."""
@@ -184,7 +187,7 @@ class _Record:
             else np.zeros(slots, np.int32)
         )
         flag, reward = np.zeros(slots, bool), np.zeros(slots, np.float32)
-        return tuple(self.lanes(x) for x in (flag, obs, action, reward, obs, flag, flag))
+        return self._outcome(flag, obs, action, reward, obs, flag, flag)
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
         """[M * N, ...] as [M, N, ...]."""
@@ -199,6 +202,10 @@ class _Record:
             if name.startswith("extras.")
         }
         return Rollout(**arrays, extras=extras, final_carry=carry)
+
+    def _outcome(self, *fields: np.ndarray) -> Outcome:
+        stepped, obs, action, reward, next_obs, terminated, truncated = map(self.lanes, fields)
+        return stepped, obs, action, reward, next_obs, terminated, truncated
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
         if name not in self.arrays:

@@ -26,9 +26,7 @@ class Sampler:
     are a pytree (`save`, `restore`).
     """
 
-    def __init__(
-        self, suite: Suite, tasks: TaskDistribution, seed: int, stream: str
-    ) -> None:
+    def __init__(self, suite: Suite, tasks: TaskDistribution, seed: int, stream: str) -> None:
         self.spec = suite.spec
         self.suite, self.tasks, self.seed, self.stream = suite, tasks, seed, stream
         self.num_steps = 0

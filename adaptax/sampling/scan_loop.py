@@ -64,7 +64,7 @@ def _interact(
         stepped, outcome, truncated = step_lanes(env, params, lanes, flat)
         if env.spec.has_success:
             extras = {**extras, "success": split(outcome.success)}
-        record = {
+        record: dict[str, Any] = {
             "obs": obs,
             "action": action,
             "reward": split(outcome.reward),

@@ -1,0 +1,47 @@
+# Every target sets up what it needs: a virtual environment with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check docs bench clean
+
+help: ## What there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## Virtual environment, pinned dependencies, the package
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "adaptax needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes; see runs/demo
+	$(BIN)/adaptax train rl2-ppo half-cheetah-vel --run-dir runs/demo --overwrite \
+		--max-seconds 170 --evaluation-interval 50 --evaluation.num-tasks 50
+	$(BIN)/adaptax evaluate runs/demo
+	$(BIN)/adaptax plot runs/demo
+
+test: $(STAMP) ## The tests, under ten minutes on two cores
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(STAMP) ## Learning thresholds and long runs
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/properties/test_arrows.py
+
+docs: $(STAMP) ## The pages of docs/ that are generated from the code
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP) ## Speed, side by side
+	$(BIN)/python benchmarks/sampling.py
+
+clean: ## Remove the environment and caches, not runs/
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache build *.egg-info
