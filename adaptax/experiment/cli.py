@@ -272,7 +272,7 @@ def _one_line(box: str) -> str:
 
 def _full(arg: str, short: set[str]) -> str:
     """A flag of the trainer without its room, `--seed`, as tyro knows it, `--trainer.seed`."""
-    name = arg.removeprefix("--").removeprefix("no-").partition("=")[0].replace("-", "_")
+    name = re.split("[=.]", arg.removeprefix("--").removeprefix("no-"))[0].replace("-", "_")
     return f"--trainer.{arg[2:]}" if arg.startswith("--") and name in short else arg
 
 

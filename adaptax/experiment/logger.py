@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from adaptax.core.errors import AdaptaxError
 
-PROGRESS_FILE = "progress.jsonl"
-EVALUATIONS_FILE = "evaluations.jsonl"
+PROGRESS = "progress.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 
 Row = dict[str, Any]
 
@@ -34,13 +34,13 @@ class RunLog:
 
     def log(self, row: Row) -> None:
         """Append a row of training: `iteration`, `num_steps`, ..., `train/...`."""
-        self._append(PROGRESS_FILE, row)
+        self._append(PROGRESS, row)
         if self._board is not None:
             self._board.add(row["iteration"], row)
 
     def log_evaluation(self, row: Row) -> None:
         """Append a row of an evaluation: `iteration`, `num_steps`, `episodes`, `tasks`, ..."""
-        self._append(EVALUATIONS_FILE, row)
+        self._append(EVALUATIONS, row)
         if self._board is not None:
             returns = {f"episode_{e['index']}": e["return_mean"] for e in row["episodes"]}
             self._board.add(row["iteration"], {f"evaluate/return/{k}": returns[k] for k in returns})
@@ -53,7 +53,7 @@ class RunLog:
         """
         self.close()
         last_evaluation = iteration if evaluation_iteration is None else evaluation_iteration
-        for name, last in ((PROGRESS_FILE, iteration), (EVALUATIONS_FILE, last_evaluation)):
+        for name, last in ((PROGRESS, iteration), (EVALUATIONS, last_evaluation)):
             path = self.run_dir / name
             if path.exists():
                 kept = [line for line, row in _lines(path) if row["iteration"] <= last]
@@ -84,37 +84,20 @@ class RunLog:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The complete rows of a log file; raises AdaptaxError when it is missing or has none."""
-    if not path.is_file():
-        raise AdaptaxError(f"{path} does not exist")
-    rows = [row for _, row in _lines(path)]
-    if not rows:
-        raise AdaptaxError(f"{path} has no rows yet")
-    return rows
+    """The complete rows of a log file, none where it does not exist (yet)."""
+    return [row for _, row in _lines(path)] if path.is_file() else []
 
 
 class Progress:
     """How far a run is: a live line on a terminal, elsewhere a plain one every ten seconds.
 
-    Limits are on `iteration`, `seconds` and `num_steps` of the rows, None where there is none;
-    the time left is that to the first of them, at the pace of the last 20 rows, or 20 seconds if
+    `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that to the first of them, at the pace of the last 20 rows, or 20 seconds if
     rows come faster.
     """
 
-    def __init__(
-        self,
-        num_iterations: int | None,
-        max_seconds: float | None,
-        *,
-        num_steps: int | None = None,
-        quiet: bool = False,
-    ) -> None:
+    def __init__(self, limits: dict[str, float], *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._limits = {
-            "iteration": num_iterations,
-            "seconds": max_seconds,
-            "num_steps": num_steps,
-        }
+        self._limits = limits
         self._recent: deque[tuple[float, Row]] = deque(maxlen=20)
         self._unprinted: str | None = None
         self._printed_at = -math.inf
@@ -154,7 +137,7 @@ class Progress:
 
     def _fraction(self, row: Row) -> float | None:
         """How much of the nearest limit is used up; None without limits."""
-        used = [row[name] / limit for name, limit in self._limits.items() if limit is not None]
+        used = [row[name] / limit for name, limit in self._limits.items()]
         return min(max(used), 1.0) if used else None
 
     def _seconds_left(self) -> float | None:
@@ -163,12 +146,12 @@ class Progress:
         left = [
             max(limit - row[name], 0) * (now - since) / (row[name] - first[name])
             for name, limit in self._limits.items()
-            if limit is not None and row[name] > first[name]
+            if row[name] > first[name]
         ]
         return min(left) if left else None
 
     def _parts(self, row: Row) -> Iterator[str]:
-        total = self._limits["iteration"]
+        total = self._limits.get("iteration")
         yield f"iteration {row['iteration']}" + ("" if total is None else f"/{total}")
         yield f"{row['num_steps']:,} steps"
         (since, first), (now, _) = self._recent[0], self._recent[-1]
@@ -227,8 +210,9 @@ def _live_bar() -> Any:
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    line = TextColumn("{task.fields[line]}", table_column=Column(no_wrap=True))
-    return Progress(BarColumn(bar_width=20), line)
+    # A column of its own, because TextColumn's own cuts the line off where it should wrap.
+    line = TextColumn("{task.fields[line]}", table_column=Column())
+    return Progress(BarColumn(bar_width=16), line)
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment.logger import (
-    EVALUATIONS_FILE,
-    PROGRESS_FILE,
-    Row,
-    episode_returns,
-    read_rows,
-)
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, episode_returns, read_rows
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:
@@ -40,7 +34,6 @@ class Curve:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    num_seeds: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,23 +41,12 @@ class Run:
     """What a run directory says about itself."""
 
     directory: Path
+    name: str
+    """Algorithm and suite."""
     settings: dict[str, Any]
     """`algorithm.NAME` and `suite.NAME`, nested settings joined by dots."""
     seed: int
-
-    @property
-    def name(self) -> str:
-        """Algorithm and suite."""
-        return f"{self.settings['algorithm.name']} on {self.settings['suite.name']}"
-
-    def evaluations(self) -> list[Row]:
-        """The rows of `evaluations.jsonl`, at least one."""
-        return read_rows(self.directory / EVALUATIONS_FILE)
-
-    def has_evaluations(self) -> bool:
-        """Whether `evaluations.jsonl` is there and holds something."""
-        path = self.directory / EVALUATIONS_FILE
-        return path.is_file() and path.stat().st_size > 0
+    evaluations: list[Row]
 
 
 def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
@@ -72,46 +54,52 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
 
     One run: training and held-out evaluation, first and last episode on a task. Several: one
     curve a group of seeds, of the last episode on held-out tasks (of training where any run has
-    no evaluation), with Student's 95 % interval over seeds. Seeds with other steps are
-    interpolated linearly, over the steps that all of the group's seeds have.
+    no evaluation), with Student's 95 % interval over seeds. Seeds that differ in their steps are
+    interpolated linearly, over the steps that all of the group have.
     """
     runs = _load_runs(run_dirs)
     figure, axes = _canvas("environment steps")
     axes.xaxis.set_major_formatter(_engineering())
     if len(runs) == 1:
         _draw_one_run(axes, runs[0])
-        return _finish(figure, runs, out, "")
-    held_out = all(run.has_evaluations() for run in runs)
+        shading = _shading(runs, bool(runs[0].evaluations))
+        return _finish(figure, runs, out, f"one seed{shading}")
+    held_out = all(run.evaluations for run in runs)
     for i, (label, group) in enumerate(_groups(runs)):
         curves = [_evaluation_curve(run, -1) if held_out else _training_curve(run) for run in group]
-        _draw(axes, _over_seeds(curves), label, i, marker="o" if held_out else "")
+        _draw(axes, _over_seeds(curves), label, **_style(i), marker="o" if held_out else "")
     what = "last episode on held-out tasks" if held_out else "training, smoothed"
-    return _finish(figure, runs, out, what)
+    return _finish(figure, runs, out, f"{what}{_shading(runs, held_out)}")
 
 
 def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
     """Return over episodes on a held-out task, written to `out` (PNG, PDF, SVG by its name).
 
-    Last evaluation of each run, and in grey that before training. Intervals of one run are over
-    tasks, of several Student's over seeds.
+    Last evaluation of each run, and in grey that before training; intervals as in
+    `plot_learning`, of a single run over tasks.
     """
     from matplotlib.ticker import MaxNLocator
 
     runs = _load_runs(run_dirs)
     figure, axes = _canvas("episode on a new task")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    for run in runs:
+        if not run.evaluations:
+            raise AdaptaxError(f"{run.directory} has no evaluation to plot ({EVALUATIONS})")
     groups = _groups(runs)
     for i, (label, group) in enumerate(groups):
-        rows = [run.evaluations()[-1] for run in group]
+        rows = [run.evaluations[-1] for run in group]
         steps = [_engineering()(n) for n in sorted({row["num_steps"] for row in rows})]
         label = f"{label}, {' to '.join(dict.fromkeys([steps[0], steps[-1]]))} steps"
-        _draw(axes, _over_seeds([_adaptation_curve(row) for row in rows]), label, i, marker="o")
+        curve = _over_seeds([_adaptation_curve(row) for row in rows])
+        _draw(axes, curve, label, **_style(i), marker="o")
+    grey = {"color": GREY, "zorder": 1, "marker": "o" if len(groups) == 1 else ""}
     for i, (_, group) in enumerate(groups):
-        rows = [row for row in (run.evaluations()[0] for run in group) if row["iteration"] == 0]
+        rows = [row for row in (run.evaluations[0] for run in group) if row["iteration"] == 0]
         if rows:
             curve = _over_seeds([_adaptation_curve(row) for row in rows])
-            _draw_untrained(axes, curve, "untrained agent" if i == 0 else "", len(groups) == 1)
-    return _finish(figure, runs, out, "held-out tasks")
+            _draw(axes, curve, "" if i else "untrained agent", **grey, shaded=len(groups) == 1)
+    return _finish(figure, runs, out, f"held-out tasks{_shading(runs, True)}")
 
 
 def _load_runs(run_dirs: Sequence[Path]) -> list[Run]:
@@ -127,21 +115,19 @@ def _load_run(directory: Path) -> Run:
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
     try:
         config = json.loads(path.read_text())
-        parts = {part: config[part] for part in ("algorithm", "suite")}
+        settings = _flat({part: config[part] for part in ("algorithm", "suite")})
+        name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
-        settings = _flat(parts)
-        _ = settings["algorithm.name"], settings["suite.name"]
     except (ValueError, KeyError, TypeError) as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
-    return Run(directory, settings, seed)
+    return Run(directory, name, settings, seed, read_rows(directory / EVALUATIONS))
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
+        nested = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
     return flat
 
 
@@ -165,30 +151,35 @@ def _groups(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     return groups
 
 
-def _training_columns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Steps and training returns, both [n], of first and last episode on a task, or of all."""
-    rows = read_rows(run.directory / PROGRESS_FILE)
+def _training_returns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Steps and returns, both [n], of the first and last training episode on a task, or of all."""
+    rows = read_rows(run.directory / PROGRESS)
+    pairs = [episode_returns(row) for row in rows]
+    columns: dict[str, Sequence[float | None]]
+    columns = {"all episodes": [row.get("train/return") for row in rows]}
+    if any(last is not None for _, last in pairs):
+        first, last = zip(*pairs, strict=True)
+        columns = {"first episode on a task": first, "last episode on a task": last}
     steps = np.array([row["num_steps"] for row in rows], np.float64)
-    first, last = np.array([episode_returns(row) for row in rows], np.float64).T
-    columns = {"first episode on a task": first, "last episode on a task": last}
-    if np.all(np.isnan(last)):
-        columns = {"all episodes": np.array([r.get("train/return") for r in rows], np.float64)}
-    known = {name: ~np.isnan(y) for name, y in columns.items()}
-    return {name: (steps[known[name]], y[known[name]]) for name, y in columns.items()}
+    known = {name: np.array([y is not None for y in ys], bool) for name, ys in columns.items()}
+    if not all(np.any(mask) for mask in known.values()):
+        raise AdaptaxError(f"{run.directory} has no training return to plot yet ({PROGRESS})")
+    return {
+        name: (steps[mask], np.array(columns[name], np.float64)[mask])
+        for name, mask in known.items()
+    }
 
 
 def _training_curve(run: Run) -> Curve:
-    *_, (x, y) = _training_columns(run).values()
-    if len(x) == 0:
-        raise AdaptaxError(f"{run.directory} has no finished episode to plot yet")
+    *_, (x, y) = _training_returns(run).values()
     y = _smoothed(y)
     return Curve(x, y, y, y)
 
 
 def _evaluation_curve(run: Run, episode: int) -> Curve:
     """Held-out return over steps of one episode of those on a task, counted as list items are."""
-    rows = run.evaluations()
-    return _curve([row["num_steps"] for row in rows], [row["episodes"][episode] for row in rows])
+    steps = [row["num_steps"] for row in run.evaluations]
+    return _curve(steps, [row["episodes"][episode] for row in run.evaluations])
 
 
 def _adaptation_curve(row: Row) -> Curve:
@@ -201,7 +192,11 @@ def _curve(x: Sequence[float], episodes: Iterable[Row]) -> Curve:
 
 
 def _over_seeds(curves: list[Curve]) -> Curve:
-    """The mean of several curves with its 95 % interval, on x that all cover; one as it is."""
+    """The mean of several curves on x that all cover; one as it is.
+
+    With Student's 95 % interval, of two curves their range: the interval of two is so wide and
+    so ragged that it hides everything.
+    """
     if len(curves) == 1:
         return curves[0]
     x = np.unique(np.concatenate([c.x for c in curves]))
@@ -209,7 +204,8 @@ def _over_seeds(curves: list[Curve]) -> Curve:
     if len(x) == 0:
         raise AdaptaxError("runs that differ only in their seed have no steps in common to average")
     y = np.stack([np.interp(x, c.x, c.mean) for c in curves])
-    return Curve(x, np.mean(y, axis=0), *student_interval(y), len(curves))
+    spread = student_interval(y) if len(y) > 2 else (np.min(y, axis=0), np.max(y, axis=0))
+    return Curve(x, np.mean(y, axis=0), *spread)
 
 
 def _smoothed(y: np.ndarray) -> np.ndarray:
@@ -223,47 +219,30 @@ def _smoothed(y: np.ndarray) -> np.ndarray:
 
 def _draw_one_run(axes: Axes, run: Run) -> None:
     """Training thin, held-out evaluation with marks and intervals."""
-    columns = _training_columns(run)
-    for i, (name, (x, y)) in enumerate(reversed(columns.items())):
+    for i, (name, (x, y)) in enumerate(reversed(_training_returns(run).items())):
         axes.plot(x, y, color=COLOURS[i], alpha=0.25, linewidth=0.7)
         axes.plot(x, _smoothed(y), color=COLOURS[i], linewidth=1.2, label=f"training, {name}")
-    if not run.has_evaluations():
+    if not run.evaluations:
         return
-    several = all(len(row["episodes"]) > 1 for row in run.evaluations())
+    several = all(len(row["episodes"]) > 1 for row in run.evaluations)
     for i, episode in enumerate(("last", "first") if several else ("",)):
         label = f"held-out tasks, {episode} episode" if several else "held-out tasks"
-        _draw(axes, _evaluation_curve(run, -1 if i == 0 else 0), label, i, marker="o")
+        _draw(axes, _evaluation_curve(run, -1 if i == 0 else 0), label, **_style(i), marker="o")
 
 
-def _draw(axes: Axes, curve: Curve, label: str, number: int, *, marker: str) -> None:
-    """One curve with its interval; its number chooses colour and style."""
-    colour = COLOURS[number % len(COLOURS)]
-    style = STYLES[number // len(COLOURS) % len(STYLES)]
-    axes.plot(curve.x, curve.mean, style, color=colour, label=label, marker=marker, markersize=4)
-    _draw_interval(axes, curve, colour)
+def _style(number: int) -> dict[str, Any]:
+    """Colour and line style of the curve with this number."""
+    round_, place = divmod(number, len(COLOURS))
+    return {"color": COLOURS[place], "linestyle": STYLES[round_ % len(STYLES)]}
 
 
-def _draw_untrained(axes: Axes, curve: Curve, label: str, alone: bool) -> None:
-    """The untrained agent in grey behind the others; with its interval if it is the only one."""
-    width, marker = (1.5, "o") if alone else (0.8, "")
-    axes.plot(
-        *(curve.x, curve.mean), color=GREY, label=label, marker=marker, linewidth=width, zorder=1
-    )
-    if alone:
-        _draw_interval(axes, curve, GREY)
-
-
-def _draw_interval(axes: Axes, curve: Curve, colour: str) -> None:
-    from matplotlib.collections import FillBetweenPolyCollection
-
-    if len(curve.x) == 1:
-        axes.vlines(curve.x, curve.low, curve.high, color=colour)
-        return
-    band = FillBetweenPolyCollection(
-        *("x", curve.x, curve.low, curve.high), color=colour, alpha=0.2, linewidth=0
-    )
-    # Of two seeds it may be far wider than all curves; it is then cut off at the edge.
-    axes.add_collection(band, autolim=curve.num_seeds != 2)
+def _draw(axes: Axes, curve: Curve, label: str, *, shaded: bool = True, **style: Any) -> None:
+    """One curve with its interval."""
+    axes.plot(curve.x, curve.mean, label=label, markersize=4 if len(curve.x) <= 60 else 0, **style)
+    if shaded and len(curve.x) > 1:
+        axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.17, lw=0)
+    elif shaded:
+        axes.vlines(curve.x, curve.low, curve.high, color=style["color"])
 
 
 def _canvas(x_label: str) -> tuple[Figure, Axes]:
@@ -286,11 +265,8 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     suites = {run.settings["suite.name"] for run in runs}
     title = suites.pop() if len(suites) == 1 else f"{len(suites)} suites"
     axes.set_title(names.pop() if len(names) == 1 else title)
-    if axes.collections:
-        over = "tasks" if len(runs) == 1 else "seeds (of one seed: over tasks)"
-        what = f"{what}; shaded: 95 % interval over {over}".removeprefix("; ")
     _, labels = axes.get_legend_handles_labels()
-    columns = 2 if max(map(len, labels)) < 48 else 1
+    columns = 2 if max(map(len, labels)) < 46 else 1
     figure.set_figheight(4.5 + 0.17 * max(len(labels) / columns - 4, 0))  # inches
     font = {"fontsize": 8, "title_fontsize": 8}
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, title=what, **font)
@@ -301,6 +277,18 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out)
     return figure
+
+
+def _shading(runs: list[Run], held_out: bool) -> str:
+    """What is shaded, for the legend's title."""
+    sizes = [len(group) for _, group in _groups(runs)]
+    meanings = {
+        "95 % interval over seeds": max(sizes) > 2,
+        "range of two seeds": 2 in sizes,
+        "95 % interval over tasks": 1 in sizes and held_out,
+    }
+    present = [meaning for meaning, occurs in meanings.items() if occurs]
+    return f"; shaded: {', '.join(present)}" if present else ""
 
 
 def _engineering() -> Any:

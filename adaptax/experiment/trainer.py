@@ -141,7 +141,7 @@ class Trainer:
         log = RunLog(self.run_dir, tensorboard=config.tensorboard)
         # A run that had ended was evaluated at its end, which an uninterrupted run would not be.
         log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
-        progress = Progress(config.num_iterations, config.max_seconds, quiet=config.quiet)
+        progress = Progress(limits, quiet=config.quiet)
         with log, progress, self._finish_iteration_on_signal():
             if self.iteration == 0 and config.evaluation_interval is not None:
                 self._log_evaluation(log)

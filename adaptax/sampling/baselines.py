@@ -59,9 +59,8 @@ def fit_baseline(
     Solves (Phi^T Phi + ridge I) w = Phi^T y; where that fails, with ten times the ridge, five
     tries in all.
     """
-    members, size = features.shape[0], features.shape[-1]
-    phi = features.reshape(members, -1, size)
-    y = np.where(valid, target, 0.0).astype(np.float64).reshape(members, -1, 1)
+    phi = features.reshape(len(valid), valid[0].size, features.shape[-1])
+    y = np.where(valid, target, 0.0).astype(np.float64).reshape(len(valid), -1, 1)
     transposed = phi.swapaxes(1, 2)
     pairs = zip(transposed @ phi, (transposed @ y)[..., 0], strict=True)
     return np.stack([_solve(gram, moment, ridge) for gram, moment in pairs])

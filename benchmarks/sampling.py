@@ -1,0 +1,163 @@
+"""Environment steps a second with a policy in the loop, against the limit and the alternative.
+
+One run, equal threads: MuJoCo's native stepping with random controls (the limit), our sampler
+with a 2x64 Gaussian policy, Gymnasium's SyncVectorEnv with the same compiled policy, and
+`point-goal` in JaxPool. The contenders take turns, so that a busy moment of the machine hits all.
+
+    python benchmarks/sampling.py [--seconds 3] [--out results/sampling.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import mujoco
+import numpy as np
+from mujoco.rollout import Rollout
+
+from adaptax.core.spec import Continuous
+from adaptax.envs.task import Suite
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.provenance import provenance
+from adaptax.networks.policies import MLPPolicy
+from adaptax.sampling.actor import PolicyActor
+from adaptax.sampling.sampler import Sampler
+
+LANES = (16, 64, 256, 400)
+HORIZON = 100
+FRAME_SKIP = 5
+Work = Callable[[], int]
+"""Does a piece of work and gives how many environment steps it was."""
+
+
+def policy_actor(observation_size: int, action_size: int) -> PolicyActor:
+    """A Gaussian policy of two layers of 64."""
+    policy = MLPPolicy((64, 64), Continuous(action_size))
+    params = policy.init(jax.random.key(0), np.zeros((1, observation_size), np.float32))
+    return PolicyActor(params, policy)
+
+
+def native(num_lanes: int) -> Work:
+    """MuJoCo's thread pool on Gymnasium's model with random controls, best chunk size."""
+    folder = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+    model = mujoco.MjModel.from_xml_path(str(folder / "half_cheetah.xml"))
+    num_threads = len(os.sched_getaffinity(0))
+    pool = Rollout(nthread=num_threads)
+    data = [mujoco.MjData(model) for _ in range(num_threads)]
+    size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    start = np.zeros(size)
+    mujoco.mj_getState(model, data[0], start, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    states = np.empty((num_lanes, FRAME_SKIP, size))
+    rng = np.random.default_rng(0)
+    shape = (HORIZON, num_lanes, 1, model.nu)
+    controls = np.repeat(rng.uniform(-1, 1, shape), FRAME_SKIP, axis=2)
+    models = [model] * num_lanes
+
+    def episode() -> int:
+        state = np.tile(start, (num_lanes, 1))
+        for control in controls:
+            pool.rollout(
+                models,
+                data,
+                state,
+                control,
+                skip_checks=True,
+                nstep=FRAME_SKIP,
+                state=states,
+                chunk_size=max(1, num_lanes // num_threads),
+            )
+            state = states[:, -1].copy()
+        return HORIZON * num_lanes
+
+    return episode
+
+
+def sampler(suite: Suite, num_lanes: int) -> Work:
+    """Our sampler, whole episodes, everything recorded."""
+    assert isinstance(suite.spec.action, Continuous)
+    actor = policy_actor(suite.spec.observation_size, suite.spec.action.size)
+    collector = Sampler(suite, suite.train, 0, "benchmark")
+
+    def episode() -> int:
+        rollout = collector.episodes(actor, collector.sample_tasks(1), num_lanes, 1)
+        return int(np.sum(np.asarray(rollout.valid)))
+
+    return episode
+
+
+def sync_vector_env(num_lanes: int) -> Work:
+    """Gymnasium's SyncVectorEnv with the same compiled policy."""
+    envs = gymnasium.make_vec("HalfCheetah-v5", num_envs=num_lanes, vectorization_mode="sync")
+    actor = policy_actor(*envs.single_observation_space.shape, *envs.single_action_space.shape)
+    act = jax.jit(lambda obs, key: actor.act({}, obs[None], key)[0][0])
+    keys = jax.random.split(jax.random.key(0), HORIZON)
+
+    def episode() -> int:
+        obs, _ = envs.reset(seed=0)
+        for key in keys:
+            action = np.clip(np.asarray(act(obs.astype(np.float32), key)), -1.0, 1.0)
+            obs, *_ = envs.step(action)
+        return HORIZON * num_lanes
+
+    return episode
+
+
+def measure(contenders: dict[str, Work], seconds: float) -> dict[str, float]:
+    """Steps a second of each, taking turns until each has had so many seconds."""
+    for work in contenders.values():
+        work()  # compiles
+    spent = dict.fromkeys(contenders, 0.0)
+    steps = dict.fromkeys(contenders, 0)
+    while min(spent.values()) < seconds:
+        for name, work in contenders.items():
+            if spent[name] < seconds:
+                started = time.perf_counter()
+                steps[name] += work()
+                spent[name] += time.perf_counter() - started
+    return {name: steps[name] / spent[name] for name in contenders}
+
+
+def main() -> None:
+    """Measure, print a table, and write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per contender and size")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    options = parser.parse_args()
+    suite, point = make_suite("half-cheetah-vel"), make_suite("point-goal")
+    rows: list[dict[str, Any]] = []
+    for lanes in LANES:
+        contenders = {
+            "native": native(lanes),
+            "sampler": sampler(suite, lanes),
+            "sync_vector_env": sync_vector_env(lanes),
+        }
+        rates = measure(contenders, options.seconds)
+        rates["share_of_native"] = rates["sampler"] / rates["native"]
+        rates["times_sync"] = rates["sampler"] / rates["sync_vector_env"]
+        rows.append({"lanes": lanes, **{k: round(v, 3) for k, v in rates.items()}})
+        print(
+            f"{lanes:4d} lanes: native {rates['native']:9,.0f}  sampler {rates['sampler']:9,.0f} "
+            f"({rates['share_of_native']:.2f} of native, {rates['times_sync']:.1f} x SyncVectorEnv "
+            f"{rates['sync_vector_env']:,.0f})",
+            flush=True,
+        )
+    rate = measure({"point-goal": sampler(point, 4096)}, options.seconds)["point-goal"]
+    print(f"JaxPool point-goal, 4096 lanes: {rate:,.0f}")
+    if options.out:
+        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
+        report = {"steps_per_second": rows, "point_goal": round(rate), "about": about}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+import json
+import math
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from adaptax.core.errors import AdaptaxError
+from adaptax.experiment import logger
+from adaptax.experiment.logger import Progress, RunLog, episode_returns, read_rows
+
+
+def row(iteration, **more):
+    return {
+        "iteration": iteration,
+        "num_steps": 1000 * iteration,
+        "num_episodes": iteration,
+        "seconds": 2.0 * iteration,
+        **more,
+    }
+
+
+def evaluation(iteration):
+    episodes = [{"index": 1, "return_mean": 1.5, "return_ci": [1.0, 2.0]}]
+    return row(iteration, episodes=episodes, tasks=[])
+
+
+def write(run_dir, rows, evaluations=()):
+    with RunLog(run_dir) as log:
+        for iteration in rows:
+            log.log(row(iteration))
+        for iteration in evaluations:
+            log.log_evaluation(evaluation(iteration))
+
+
+def test_a_row_is_on_disk_before_the_next_one(tmp_path):
+    log = RunLog(tmp_path)
+    log.log(row(1))
+    assert read_rows(tmp_path / "progress.jsonl") == [row(1)]
+    log.close()
+
+
+def test_non_finite_numbers_become_null_and_the_others_come_back_exactly(tmp_path):
+    with RunLog(tmp_path) as log:
+        log.log({"iteration": 1, "a": math.nan, "b": [math.inf, 0.1], "c": np.float32(0.1)})
+    text = (tmp_path / "progress.jsonl").read_text()
+    read = json.loads(text, parse_constant=pytest.fail)
+    assert read == {"iteration": 1, "a": None, "b": [None, 0.1], "c": float(np.float32(0.1))}
+
+
+def test_arrays_and_array_scalars_are_written_as_numbers(tmp_path):
+    with RunLog(tmp_path) as log:
+        log.log({"iteration": np.int64(1), "x": jnp.array(2.0), "y": np.array([1, 2]), "z": True})
+    assert read_rows(tmp_path / "progress.jsonl") == [
+        {"iteration": 1, "x": 2.0, "y": [1, 2], "z": True}
+    ]
+
+
+def test_truncate_keeps_the_exact_bytes_up_to_the_iteration(tmp_path):
+    write(tmp_path, range(1, 4), [0, 2])
+    before = [(tmp_path / name).read_bytes() for name in ("progress.jsonl", "evaluations.jsonl")]
+    write(tmp_path, range(4, 7), [4, 6])
+    with RunLog(tmp_path) as log:
+        log.truncate(3)
+    after = [(tmp_path / name).read_bytes() for name in ("progress.jsonl", "evaluations.jsonl")]
+    assert after == before
+
+
+def test_truncate_can_cut_evaluations_one_earlier(tmp_path):
+    write(tmp_path, [1, 2], [0, 2])
+    with RunLog(tmp_path) as log:
+        log.truncate(2, 1)
+    assert [r["iteration"] for r in read_rows(tmp_path / "progress.jsonl")] == [1, 2]
+    assert [r["iteration"] for r in read_rows(tmp_path / "evaluations.jsonl")] == [0]
+
+
+@pytest.mark.parametrize("half", [b'{"iter', b'{"iteration": 3', b'{"iteration": 3}', b"\0\0"])
+def test_truncate_drops_a_half_written_line(tmp_path, half):
+    write(tmp_path, [1, 2])
+    path = tmp_path / "progress.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before + half)
+    with RunLog(tmp_path) as log:
+        log.truncate(5)
+        assert path.read_bytes() == before
+        log.log(row(3))
+    assert [r["iteration"] for r in read_rows(path)] == [1, 2, 3]
+
+
+def test_truncate_cuts_rows_that_this_log_wrote_and_leaves_no_other_file(tmp_path):
+    with RunLog(tmp_path) as log:
+        for iteration in (1, 2, 3):
+            log.log(row(iteration))
+        log.truncate(1)
+        log.log(row(2))
+    assert [r["iteration"] for r in read_rows(tmp_path / "progress.jsonl")] == [1, 2]
+    assert [p.name for p in tmp_path.iterdir()] == ["progress.jsonl"]
+
+
+def test_truncate_of_a_run_without_logs_does_nothing(tmp_path):
+    RunLog(tmp_path).truncate(3)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b'{"num_steps": 1}\n'])
+def test_a_damaged_line_is_named(tmp_path, line):
+    write(tmp_path, [1])
+    path = tmp_path / "progress.jsonl"
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(AdaptaxError, match=r"progress\.jsonl, line 2: "):
+        read_rows(path)
+
+
+def events(directory):
+    """(step, tag, value) of every scalar in TensorBoard's files, read by their own format."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted(directory.iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+            at += size + 16
+    return found
+
+
+def test_tensorboard_gets_the_finite_numbers_of_each_row(tmp_path):
+    with RunLog(tmp_path, tensorboard=True) as log:
+        log.log({"iteration": 7, "train/return": 1.5, "train/bad": math.nan, "name": "x"})
+        log.log_evaluation(evaluation(7))
+    assert events(tmp_path / "tensorboard") == [
+        (7, "iteration", 7.0),
+        (7, "train/return", 1.5),
+        (7, "evaluate/return/episode_1", 1.5),
+    ]
+
+
+def test_missing_tensorboard_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(AdaptaxError, match=r"pip install 'adaptax\[tensorboard\]'"):
+        RunLog(tmp_path, tensorboard=True)
+
+
+class Clock:
+    """Stands in for the module `time`; moves when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(logger, "time", clock)
+    return clock
+
+
+def shown(clock, capsys, pauses, *, quiet=False, **limits):
+    """Lines printed by rows 1, 2, ... that come `pauses` seconds apart."""
+    with Progress(limits, quiet=quiet) as progress:
+        for iteration, pause in enumerate(pauses, 1):
+            clock.now += pause
+            progress.update(row(iteration, **{"train/return": -1.25}))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_without_a_terminal_a_line_at_most_every_ten_seconds_and_the_last(clock, capsys):
+    lines = shown(clock, capsys, [1.0] * 25, iteration=25)
+    numbers = [line.split(" | ")[0] for line in lines]
+    assert numbers == [f"iteration {i}/25" for i in (1, 11, 21, 25)]
+
+
+def test_the_last_line_is_not_printed_twice(clock, capsys):
+    assert len(shown(clock, capsys, [20.0] * 3)) == 3
+
+
+def test_quiet_prints_nothing(clock, capsys):
+    assert shown(clock, capsys, [20.0] * 3, quiet=True) == []
+
+
+def test_a_line_tells_pace_time_left_and_return(clock, capsys):
+    line = shown(clock, capsys, [20.0] * 3, iteration=13)[-1]
+    assert line == "iteration 3/13 | 3,000 steps | 50 steps/s | 3:20 left | return -1.25"
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"iteration": 183}, "1:00:00 left"),
+        ({"seconds": 10.0}, "0:40 left"),  # rows count 2 seconds each, the clock 20
+        ({"num_steps": 5_000}, "0:40 left"),
+        ({"iteration": 4, "seconds": 10.0}, "0:20 left"),
+        ({"iteration": 2}, "0:00 left"),
+    ],
+)
+def test_time_left_is_that_to_the_nearest_limit(clock, capsys, limits, left):
+    assert left in shown(clock, capsys, [20.0] * 3, **limits)[-1].split(" | ")
+
+
+def test_the_pace_is_that_of_recent_rows(clock, capsys):
+    line = shown(clock, capsys, [100.0] * 5 + [10.0] * 30)[-1]
+    assert "100 steps/s" in line.split(" | ")
+
+
+def test_on_a_terminal_a_live_bar_shows_the_last_row(clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    output = "\n".join(shown(clock, capsys, [20.0] * 3, iteration=3))
+    assert "iteration 3/3 | 3,000 steps | 50 steps/s" in output
+
+
+def test_first_and_last_episode_come_from_the_numbered_returns():
+    numbered = {f"train/return/episode_{k}": float(k) for k in range(1, 11)}
+    assert episode_returns(numbered) == (1.0, 10.0)
+    assert episode_returns({"train/return/episode_1": 1.0}) == (None, None)
+    assert episode_returns({"train/return": 1.0}) == (None, None)
