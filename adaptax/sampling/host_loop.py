@@ -81,12 +81,15 @@ def host_loop(
     """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes."""
     tasks, active = cursor.slot_tasks(), np.arange(cursor.num_slots)
     record = _Record(pool.spec, cursor.shape, num_steps)
-    obs, carry, episode = np.array(cursor.obs), cursor.carry, np.array(cursor.episode)
+    obs, episode = np.array(cursor.obs), np.array(cursor.episode)
+    # The policy runs where the environments do; on a machine with a GPU that is not the default.
+    cpu = jax.local_devices(backend="cpu")[0]
+    actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
     outcome = record.nothing_yet()
     t = cursor.t
     for step in range(num_steps):
         lanes_obs = record.lanes(obs)
-        action, carry, extras = _advance(actor, carry, outcome, lanes_obs, cursor.key, np.uint32(t))
+        action, carry, extras = _advance(actor, carry, outcome, lanes_obs, key, np.uint32(t))
         chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
         result = pool.step(active, chosen[active])
         outcome = record.write(step, active, obs, chosen, result, extras)
@@ -104,9 +107,9 @@ def host_loop(
             obs[ended] = pool.reset(ended, seeds, [tasks[i] for i in ended])
         if not len(active):
             break
-    carry = observe(actor, carry, outcome, cursor.key, np.uint32(t))
+    carry = observe(actor, carry, outcome, key, np.uint32(t))
     after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
-    return record.rollout(carry), after
+    return record.rollout(jax.tree.map(np.asarray, carry)), after
 
 
 Outcome = tuple[Any, Any, Any, Any, Any, Any, Any]
