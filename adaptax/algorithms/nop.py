@@ -15,8 +15,10 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class NOPConfig:
-    """How much to sample."""
+    """How much to sample, if at all."""
 
+    step: bool = True
+    """Whether to sample; without, an iteration does nothing at all."""
     num_lanes: int = 16
     """Environments run side by side."""
     num_episodes: int = 1
@@ -37,8 +39,10 @@ class NOP(Algorithm):
         return {}
 
     def iteration(self, state: PyTree, sampler: Sampler) -> tuple[PyTree, Metrics]:
-        """Collect, and leave the state as it is."""
+        """Collect if asked to, and leave the state as it is."""
         config = self.config
+        if not config.step:
+            return state, {}
         tasks = sampler.sample_tasks(1)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         return state, return_metrics(rollout, config.num_episodes)

@@ -32,10 +32,52 @@ def _nop() -> Loaded:
     return NOP, NOPConfig
 
 
+def _cem() -> Loaded:
+    from adaptax.algorithms.cem import CEM, CEMConfig
+
+    return CEM, CEMConfig
+
+
+def _cma_es() -> Loaded:
+    from adaptax.algorithms.cma_es import CMAES, CMAESConfig
+
+    return CMAES, CMAESConfig
+
+
 def _reinforce() -> Loaded:
     from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig
 
     return Reinforce, ReinforceConfig
+
+
+def _a2c() -> Loaded:
+    from adaptax.algorithms.a2c import A2C, A2CConfig
+
+    return A2C, A2CConfig
+
+
+def _ppo() -> Loaded:
+    from adaptax.algorithms.ppo import PPO, PPOConfig
+
+    return PPO, PPOConfig
+
+
+def _ppo2() -> Loaded:
+    from adaptax.algorithms.ppo2 import PPO2, PPO2Config
+
+    return PPO2, PPO2Config
+
+
+def _trpo() -> Loaded:
+    from adaptax.algorithms.trpo import TRPO, TRPOConfig
+
+    return TRPO, TRPOConfig
+
+
+def _svpg() -> Loaded:
+    from adaptax.algorithms.svpg import SVPG, SVPGConfig
+
+    return SVPG, SVPGConfig
 
 
 def _rl2_ppo() -> Loaded:
@@ -43,6 +85,18 @@ def _rl2_ppo() -> Loaded:
 
     return RL2PPO, RL2PPOConfig
 
+
+_SMALL = {
+    "num_lanes": 8,
+    "num_tasks": 8,
+    "min_steps": 320,
+    "discount": 0.9,
+    "hidden_sizes": (16,),
+    "batch_size": 80,
+}
+"""Of the on-policy algorithms: two episodes on each of eight tasks."""
+_SMALL_SEARCH = {"n_samples": 16, "num_tasks": 8, "num_episodes": 2}
+"""Of search in parameter space: two episodes of every candidate on each of eight tasks."""
 
 ALGORITHMS = {
     entry.name: entry
@@ -54,10 +108,62 @@ ALGORITHMS = {
             {"num_lanes": 4},
         ),
         AlgorithmEntry(
+            "cem",
+            "cross-entropy method: draw policies around a mean, move it to the best of them",
+            _cem,
+            {**_SMALL_SEARCH, "best_frac": 0.25, "extra_decay_time": 10},
+        ),
+        AlgorithmEntry(
+            "cma-es",
+            "covariance matrix adaptation: search that learns along which directions to draw",
+            _cma_es,
+            _SMALL_SEARCH,
+        ),
+        AlgorithmEntry(
             "reinforce",
-            "policy gradient with a linear baseline, the shortest algorithm to read",
+            "policy gradient and nothing else, the shortest algorithm to read",
             _reinforce,
-            {"num_lanes": 8, "hidden_sizes": (16,), "lr": 0.02},
+            {"num_lanes": 8, "num_episodes": 2, "hidden_sizes": (16,), "lr": 0.02},
+        ),
+        AlgorithmEntry(
+            "a2c",
+            "policy gradient with a learned value, one pass over the data",
+            _a2c,
+            {**_SMALL, "lr": 0.01},
+        ),
+        AlgorithmEntry(
+            "ppo",
+            "clipped policy ratios over several passes; the value is fitted by itself",
+            _ppo,
+            {
+                **_SMALL,
+                "lr": 3e-3,
+                "normalize_obs": True,
+                "critic": {"lr": 0.01, "batch_size": 80},
+            },
+        ),
+        AlgorithmEntry(
+            "ppo2",
+            "PPO with policy, value and entropy in one loss",
+            _ppo2,
+            {**_SMALL, "lr": 0.01, "normalize_returns": True},
+        ),
+        AlgorithmEntry(
+            "trpo",
+            "natural-gradient steps within a bound on the change of the policy",
+            _trpo,
+            {
+                **_SMALL,
+                "lr": 0.01,
+                "normalize_returns": True,
+                "trust_region": {"max_kl_step": 0.05},
+            },
+        ),
+        AlgorithmEntry(
+            "svpg",
+            "several A2C policies that share gradients and keep their distance",
+            _svpg,
+            {"num_particles": 2, "particle": {**_SMALL, "lr": 0.01, "batch_size": 80}},
         ),
         AlgorithmEntry(
             "rl2-ppo",

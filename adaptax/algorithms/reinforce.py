@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
-from adaptax.core.batch import PyTree, Rollout, zero_padding
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.on_policy import State, episodic_actor, prepare
+from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
+from adaptax.functional.minibatches import Figures, Schedule, optimizer
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.returns import discounted_returns
-from adaptax.networks.policies import MLPPolicy
-from adaptax.sampling.actor import Actor, PolicyActor
+from adaptax.networks.actor_critic import ActorCritic, Body, Policy
+from adaptax.networks.normalizer import fresh_moments
+from adaptax.sampling.actor import Actor
+from adaptax.sampling.episodic import episode_metrics
+from adaptax.sampling.processors import ProcessorConfig, process_samples
 from adaptax.sampling.sampler import Sampler
 
 
@@ -30,24 +37,29 @@ class ReinforceConfig:
     num_episodes: int = 1
     """Episodes a lane in each iteration."""
     discount: float = 0.99
+    baseline: Literal["none", "linear"] = "none"
+    """What is subtracted from returns: nothing, or their fit by features of observation and time
+    (Duan et al. 2016)."""
     lr: float = 3e-3
     """Adam's step size."""
+    lr_scheduler: Schedule = "constant"
+    """How the step size falls, from iteration to iteration."""
+    lr_scheduler_steps: int = 1000
+    """Iterations until a linear schedule is at 0, an exponential one at a tenth."""
+    max_grad_norm: float | None = None
+    """Bound on the norm of the whole gradient."""
     hidden_sizes: tuple[int, ...] = (64, 64)
+    memory_size: int | None = None
+    """Units of a GRU behind the hidden layers; None: no memory."""
     init_std: float = 1.0
     """Standard deviation of the first policy's actions."""
+    normalize_obs: bool = False
+    """Whether the policy sees observations standardised by the moments of all seen."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_lanes", "num_episodes", "lr", "init_std")
+        check_positive(self, "num_lanes", "num_episodes", "lr", "hidden_sizes", "init_std")
+        check_positive(self, "lr_scheduler_steps", "max_grad_norm", "memory_size")
         check_unit(self, "discount")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """Everything learned."""
-
-    params: PyTree
-    opt_state: PyTree
 
 
 class Reinforce(Algorithm):
@@ -58,46 +70,63 @@ class Reinforce(Algorithm):
 
     def __init__(self, config: ReinforceConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)
-        self.policy = MLPPolicy(config.hidden_sizes, spec.action, config.init_std)
+        body = Body(config.hidden_sizes, config.memory_size)
+        self.network = ActorCritic(Policy(body, spec.action, config.init_std), value=None)
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        params = self.policy.init(key, jnp.zeros((1, self.spec.observation_size)))
-        return State(params, optax.adam(self.config.lr).init(params))
+        size = self.spec.observation_size
+        params = self.network.init(key, size)
+        moments = {"obs": fresh_moments(size)} if self.config.normalize_obs else {}
+        return State(params, optimizer(self.config).init(params), moments, key)
 
     def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
         """Whole episodes, one gradient step."""
-        config = self.config
-        tasks = sampler.sample_tasks(1)
+        config, tasks = self.config, sampler.sample_tasks(1)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
-        state, metrics = _update(config, self.policy, state, rollout)
-        return state, {**return_metrics(rollout, config.num_episodes), **metrics}
+        baseline = _baseline(config, rollout)
+        state, figures = _update(config, self.network, state, rollout, baseline)
+        return state, {**episode_metrics(rollout), **figures}
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy."""
-        return PolicyActor(state.params, self.policy, deterministic)
+        return episodic_actor(self.network, state, deterministic)
+
+
+def _baseline(config: ReinforceConfig, rollout: Rollout) -> np.ndarray:
+    """What is subtracted from returns [M, N, T]."""
+    if config.baseline == "none":
+        return np.zeros(rollout.valid.shape, np.float32)
+    fitted = process_samples(rollout, ProcessorConfig(config.discount))
+    return np.asarray(fitted.value, np.float32)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _update(
-    config: ReinforceConfig, policy: MLPPolicy, state: State, rollout: Rollout
-) -> tuple[State, Metrics]:
-    rollout = zero_padding(rollout)
+    config: ReinforceConfig,
+    network: ActorCritic,
+    state: State,
+    rollout: Rollout,
+    baseline: jax.Array,
+) -> tuple[State, Figures]:
+    s, moments = prepare(state, rollout)
     # A time limit is not the end of the world, but without a value function the rest counts as 0.
     returns = discounted_returns(
-        rollout.reward,
-        jnp.zeros_like(rollout.reward),
-        terminated=rollout.terminated,
-        truncated=rollout.truncated,
-        valid=rollout.valid,
+        s.reward,
+        jnp.zeros_like(s.reward),
+        terminated=s.terminated,
+        truncated=s.truncated,
+        valid=s.valid,
         discount=config.discount,
     )
-    advantage = masked_standardize(returns, rollout.valid)
+    advantage = masked_standardize(returns - baseline.reshape(s.reward.shape), s.valid)
 
     def loss(params: PyTree) -> jax.Array:
-        log_prob = policy.apply(params, rollout.obs).log_prob(rollout.action)
-        return masked_mean(policy_gradient_loss(log_prob, advantage), rollout.valid)
+        distribution = network.distribution(params, s.obs, s.memory, s.reset)
+        terms = policy_gradient_loss(distribution.log_prob(s.action), advantage)
+        return masked_mean(terms, s.valid)
 
     value, grads = jax.value_and_grad(loss)(state.params)
-    updates, opt_state = optax.adam(config.lr).update(grads, state.opt_state)
-    return State(optax.apply_updates(state.params, updates), opt_state), {"policy_loss": value}
+    updates, opt_state = optimizer(config).update(grads, state.opt_state)
+    params = optax.apply_updates(state.params, updates)
+    return State(params, opt_state, moments, state.key), {"policy_loss": value}

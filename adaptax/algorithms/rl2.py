@@ -25,8 +25,9 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
 from adaptax.functional.policy_losses import clipped_ratio_loss
 from adaptax.functional.returns import gae
+from adaptax.networks.normalizer import updated_moments
 from adaptax.networks.recurrent import RecurrentActorCritic
-from adaptax.sampling.actor import Actor, RecurrentActor, recurrent_inputs
+from adaptax.sampling.actor import Actor, RecurrentActor, recurrent_input, recurrent_inputs
 from adaptax.sampling.sampler import Sampler
 
 
@@ -50,10 +51,14 @@ class RL2PPOConfig:
     embedding_size: int = 64
     hidden_size: int = 64
     """Units of the GRU."""
+    normalize_inputs: bool = True
+    """Whether observations, actions, rewards and flags are normalised by their running moments."""
     init_std: float = 0.5
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     reward_scale: float = 0.1
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
+    bootstrap_trial_end: bool = True
+    """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
     value_coeff: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
@@ -75,7 +80,8 @@ class RL2PPOConfig:
 class State:
     """Everything learned."""
 
-    params: PyTree
+    variables: PyTree
+    """`params` that the optimizer moves, and `moments` of the inputs."""
     opt_state: PyTree
     key: jax.Array
 
@@ -90,7 +96,11 @@ class RL2PPO(Algorithm):
         super().__init__(config, spec)
         self.episodes_per_trial = config.episodes_per_trial or spec.trial_episodes
         self.network = RecurrentActorCritic(
-            spec.action, config.embedding_size, config.hidden_size, config.init_std
+            spec.action,
+            config.embedding_size,
+            config.hidden_size,
+            config.init_std,
+            config.normalize_inputs,
         )
 
     def init(self, key: jax.Array) -> State:
@@ -98,8 +108,8 @@ class RL2PPO(Algorithm):
         key, init_key = jax.random.split(key)
         size = self.spec.observation_size + self.spec.action.size + 2
         hidden = jnp.zeros((1, self.config.hidden_size))
-        params = self.network.init(init_key, jnp.zeros((1, 1, size)), hidden)
-        return State(params, _optimizer(self.config).init(params), key)
+        variables = self.network.init(init_key, jnp.zeros((1, 1, size)), hidden)
+        return State(variables, _optimizer(self.config).init(variables["params"]), key)
 
     def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
         """One trial on each of `meta_batch_size` tasks, then epochs of PPO over them."""
@@ -111,7 +121,7 @@ class RL2PPO(Algorithm):
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The recurrent policy at the start of a trial."""
         return RecurrentActor(
-            state.params, self.network, self.spec.action, deterministic=deterministic
+            state.variables, self.network, self.spec.action, deterministic=deterministic
         )
 
     def adapt(
@@ -139,39 +149,57 @@ class Trials:
     """[B, T]"""
     log_prob: jax.Array
     """[B, T], of the policy that acted."""
+    terminated: jax.Array
+    """[B, T]"""
     valid: jax.Array
     """[B, T]"""
 
 
 def trial_batch(rollout: Rollout, network: RecurrentActorCritic) -> Trials:
-    """The lanes [M, N, T] of a rollout as B = M * N trials, zero where padded."""
+    """The lanes [M, N, T] of a rollout as B = M * N trials."""
     rollout = zero_padding(rollout)
     trials = Trials(
         inputs=recurrent_inputs(rollout, network.space),
         action=jnp.asarray(rollout.action),
         reward=jnp.asarray(rollout.reward),
         log_prob=jnp.asarray(rollout.extras["log_prob"]),
+        terminated=jnp.asarray(rollout.terminated),
         valid=jnp.asarray(rollout.valid),
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trials)
 
 
 def trial_advantages(
-    reward: jax.Array, value: jax.Array, valid: jax.Array, discount: float, gae_lambda: float
+    trials: Trials, value: jax.Array, value_after: jax.Array, config: RL2PPOConfig
 ) -> jax.Array:
-    """GAE [B, T] of a trial as one episode; after its last step there is nothing to come."""
-    following = jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
-    trial_end = valid & ~following
+    """GAE [B, T] of a trial as one episode, inner boundaries included.
+
+    `value` [B, T]; `value_after` [B] is what follows the trial's last step, unless that step
+    terminated: 0 for a finite trial.
+    """
+    following = jnp.pad(trials.valid[:, 1:], ((0, 0), (0, 1)))
+    trial_end = trials.valid & ~following
+    next_value = jnp.pad(value[:, 1:], ((0, 0), (0, 1)))
     return gae(
-        reward,
+        config.reward_scale * trials.reward,
         value,
-        jnp.pad(value[:, 1:], ((0, 0), (0, 1))),
-        terminated=trial_end,
-        truncated=jnp.zeros_like(trial_end),
-        valid=valid,
-        discount=discount,
-        gae_lambda=gae_lambda,
+        jnp.where(trial_end, value_after[:, None], next_value),
+        terminated=trial_end & trials.terminated,
+        truncated=trial_end & ~trials.terminated,
+        valid=trials.valid,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
     )
+
+
+def _value_after(network: RecurrentActorCritic, variables: PyTree, rollout: Rollout) -> jax.Array:
+    """Value [B] of where each trial stopped, as if its last episode went on."""
+    carry = rollout.final_carry
+    last = jnp.sum(rollout.valid, axis=-1) - 1
+    obs = jnp.take_along_axis(rollout.next_obs, last[..., None, None], axis=2)[:, :, 0]
+    going_on = jnp.zeros_like(carry["boundary"])
+    inputs = recurrent_input(obs, carry["last_action"], carry["last_reward"], going_on)
+    return network.apply(variables, inputs[..., None, :], carry["hidden"])[1].reshape(-1)
 
 
 def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
@@ -180,22 +208,23 @@ def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
 
 
 def _evaluate(
-    network: RecurrentActorCritic, params: PyTree, trials: Trials
+    network: RecurrentActorCritic, variables: PyTree, trials: Trials
 ) -> tuple[Any, jax.Array]:
     """The policy's distributions and values [B, T], re-run from the zero state."""
     hidden = jnp.zeros((trials.inputs.shape[0], network.hidden_size))
-    distribution, value, _ = network.apply(params, trials.inputs, hidden)
+    distribution, value, _ = network.apply(variables, trials.inputs, hidden)
     return distribution, value
 
 
 def _loss(
     params: PyTree,
+    variables: PyTree,
     config: RL2PPOConfig,
     network: RecurrentActorCritic,
     batch: tuple[Trials, jax.Array, jax.Array],
 ) -> tuple[jax.Array, Metrics]:
     trials, advantage, target = batch
-    distribution, value = _evaluate(network, params, trials)
+    distribution, value = _evaluate(network, {**variables, "params": params}, trials)
     log_prob = distribution.log_prob(trials.action)
     policy_terms = clipped_ratio_loss(log_prob, trials.log_prob, advantage, config.clip_range)
     policy_loss = masked_mean(policy_terms, trials.valid)
@@ -215,9 +244,11 @@ def _update(
 ) -> tuple[State, Metrics]:
     """All epochs over all minibatches as one scan."""
     trials = trial_batch(rollout, network)
-    _, value = _evaluate(network, state.params, trials)
-    reward = config.reward_scale * trials.reward
-    raw = trial_advantages(reward, value, trials.valid, config.discount, config.gae_lambda)
+    _, value = _evaluate(network, state.variables, trials)
+    after = jnp.zeros(value.shape[0])
+    if config.bootstrap_trial_end:
+        after = _value_after(network, state.variables, rollout)
+    raw = trial_advantages(trials, value, after, config)
     advantage = masked_standardize(raw, trials.valid)
     batch = (trials, advantage, raw + value)
     optimizer = _optimizer(config)
@@ -228,15 +259,23 @@ def _update(
     ) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = carry
         part = jax.tree.map(lambda x: x[rows], batch)
-        grads, metrics = jax.grad(_loss, has_aux=True)(params, config, network, part)
+        grads, metrics = jax.grad(_loss, has_aux=True)(
+            params, state.variables, config, network, part
+        )
         updates, opt_state = optimizer.update(grads, opt_state)
-        metrics["grad_norm"] = optax.global_norm(grads)
+        metrics["grad_norm"] = optax.tree.norm(grads)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
     key, shuffle_key = jax.random.split(state.key)
     epochs = jax.random.split(shuffle_key, config.num_epochs)
     order = jax.vmap(lambda k: jax.random.permutation(k, num_trials))(epochs)
     rows = order.reshape(config.num_epochs * config.num_minibatches, -1)
-    start = (state.params, state.opt_state)
+    start = (state.variables["params"], state.opt_state)
     (params, opt_state), metrics = jax.lax.scan(minibatch_step, start, rows)
-    return State(params, opt_state, key), jax.tree.map(jnp.mean, metrics)
+    variables = {**state.variables, "params": params}
+    if config.normalize_inputs:
+        # Only now: the update sees the inputs as the policy that acted saw them.
+        moments = state.variables["moments"]["normalizer"]
+        moments = updated_moments(moments, trials.inputs, trials.valid)
+        variables["moments"] = {"normalizer": moments}
+    return State(variables, opt_state, key), jax.tree.map(jnp.mean, metrics)

@@ -32,10 +32,11 @@ def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Raise unless each named field is None or greater than zero."""
+    """Raise unless each named field is None or greater than zero, or a tuple of such values."""
     for name in names:
         value = getattr(config, name)
-        check(value is None or value > 0, f"{name} must be greater than 0, not {value}")
+        for item in value if isinstance(value, tuple) else (value,):
+            check(item is None or item > 0, f"{name} must be greater than 0, not {item}")
 
 
 def check_unit(config: Any, *names: str) -> None:

@@ -30,6 +30,11 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})")
 
 
+def one_line(error: BaseException) -> str:
+    """The kind and the message of an exception, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def check(condition: bool, message: str) -> None:
     """Raise a ConfigError with `message` unless `condition` holds."""
     if not condition:

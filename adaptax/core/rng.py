@@ -8,12 +8,14 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from adaptax.core.errors import check
+
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 
 
 def named_key(seed: int, *path: str | int) -> jax.Array:
     """A JAX key for the stream `path`, for example `named_key(seed, "train", "actions", 3)`."""
-    key = jax.random.key(seed)
+    key = jax.random.fold_in(jax.random.key(seed % 2**32), seed >> 32)
     for part in path:
         key = jax.random.fold_in(key, _word(part))
     return key
@@ -21,13 +23,12 @@ def named_key(seed: int, *path: str | int) -> jax.Array:
 
 def named_generator(seed: int, *path: str | int) -> np.random.Generator:
     """A NumPy generator for the stream `path`."""
-    return np.random.default_rng([seed, *(_word(part) for part in path)])
+    return np.random.default_rng(_entropy(seed, path))
 
 
 def stream_root(seed: int, *path: str | int) -> np.ndarray:
     """Two uint32 words [2] that identify the stream `path` for `episode_seeds`."""
-    words = np.random.SeedSequence([seed, *(_word(part) for part in path)])
-    return words.generate_state(2, np.uint32)
+    return np.random.SeedSequence(_entropy(seed, path)).generate_state(2, np.uint32)
 
 
 def episode_seeds(root: ArrayT, index: ArrayT) -> ArrayT:
@@ -44,6 +45,12 @@ def _mix(h: ArrayT) -> ArrayT:
     h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return h ^ (h >> np.uint32(16))
+
+
+def _entropy(seed: int, path: tuple[str | int, ...]) -> list[int]:
+    check(seed >= 0, f"a seed must not be negative, not {seed}")
+    # The length, because NumPy pads with zeros: ("a",) and ("a", 0) would be one stream.
+    return [seed, len(path), *(_word(part) for part in path)]
 
 
 def _word(part: str | int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import warnings
@@ -36,14 +37,15 @@ class Snapshots:
     def save(self, iteration: int, tree: PyTree, score: float | None = None) -> None:
         """Write `tree` (nested dicts of arrays, numbers, strings) as the snapshot of `iteration`.
 
-        `score` decides which snapshot is the best; None never is. Arrays of size 0 cannot be
-        stored.
+        `score` decides which snapshot is the best; None and NaN never are. Arrays of size 0
+        cannot be stored.
         """
         self._remove(iteration)
         path = self._path(iteration)
         with _checkpointer() as checkpointer:
             checkpointer.save(path, jax.tree.map(_on_host, tree))
-        about = {"digest": _digest(path), "score": score}
+        comparable = score is not None and math.isfinite(score)
+        about = {"digest": _digest(path), "score": score if comparable else None}
         unfinished = path.with_suffix(".json.tmp")
         unfinished.write_text(json.dumps(about))
         os.replace(unfinished, path.with_suffix(".json"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from adaptax.core.errors import check
 
@@ -12,6 +13,12 @@ class Continuous:
     """Actions in [-1, 1]^size; only the pool scales them to the environment's bounds."""
 
     size: int
+    dtype: ClassVar[str] = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action: (size,)."""
+        return (self.size,)
 
 
 @dataclass(frozen=True)
@@ -19,9 +26,33 @@ class Discrete:
     """Actions 0, 1, ..., size - 1."""
 
     size: int
+    dtype: ClassVar[str] = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action: a number."""
+        return ()
 
 
-ActionSpace = Continuous | Discrete
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices in one action: part i is one of 0, 1, ..., sizes[i] - 1."""
+
+    sizes: tuple[int, ...]
+    dtype: ClassVar[str] = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action: (number of parts,)."""
+        return (len(self.sizes),)
+
+    @property
+    def size(self) -> int:
+        """Options of all parts together: the length of an action with every part one-hot."""
+        return sum(self.sizes)
+
+
+ActionSpace = Continuous | Discrete | MultiDiscrete
 
 
 @dataclass(frozen=True)
@@ -31,7 +62,10 @@ class EnvSpec:
     observation_size: int
     action: ActionSpace
     horizon: int
-    """Steps after which an episode is cut (truncated)."""
+    """Steps after which an episode ends."""
+    horizon_terminates: bool = field(default=False, kw_only=True)
+    """Whether the horizon belongs to the task, so that nothing is lost beyond it (`terminated`),
+    or only cuts what would go on (`truncated`)."""
     trial_episodes: int = 1
     """Episodes an agent has on a new task by the suite's usual protocol."""
     has_success: bool = False

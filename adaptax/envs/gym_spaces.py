@@ -1,31 +1,44 @@
-"""Between Gymnasium's spaces and the flat float32 observations and actions of adaptax."""
+"""Between Gymnasium's spaces, options and infos, and what adaptax makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from adaptax.core.errors import ConfigError
-from adaptax.core.spec import ActionSpace, Continuous, Discrete
+from adaptax.core.spec import ActionSpace, Continuous, Discrete, MultiDiscrete
 
 PIXEL_NDIM = 3
 """A uint8 Box with so many axes is an image."""
+Encoder = Callable[[Any], np.ndarray]
 
 
-def observation_encoder(space: Any) -> tuple[int, Callable[[Any], np.ndarray]]:
-    """Size O and encoder to float32 [O] of an observation space: a Box flat, a Discrete one-hot."""
+def observation_encoder(space: Any) -> tuple[int, Encoder]:
+    """Size O of an observation space, and its encoder to float32 [O].
+
+    Numbers are made flat, choices one-hot; the parts of a Dict (in the order of its keys) and of
+    a Tuple follow one another, as in `gymnasium.spaces.flatten`.
+    """
+    if isinstance(space, spaces.Dict):
+        return _joined(list(space.spaces.values()), lambda obs: [obs[k] for k in space.spaces])
+    if isinstance(space, spaces.Tuple):
+        return _joined(list(space.spaces), lambda obs: obs)
     if isinstance(space, spaces.Discrete):
         return int(space.n), lambda obs: _one_hot(int(obs) - int(space.start), int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, start = space.nvec.flatten().tolist(), space.start.flatten()
+        return sum(sizes), lambda obs: _one_hots(_flat(obs, len(sizes)) - start, sizes)
     pixels = isinstance(space, spaces.Box) and (
         space.dtype == np.uint8 and len(space.shape) >= PIXEL_NDIM
     )
-    if not isinstance(space, spaces.Box) or pixels:
+    if not isinstance(space, spaces.Box | spaces.MultiBinary) or pixels:
         raise ConfigError(
             f"observations of {'pixels, ' if pixels else ''}{space} are not supported: "
-            "adaptax takes a Box of numbers (made flat) or a Discrete (made one-hot)"
+            "adaptax takes a Box of numbers, MultiBinary (made flat), Discrete, MultiDiscrete "
+            "(made one-hot), and a Dict or Tuple of these"
         )
     size = int(np.prod(space.shape))
     return size, lambda obs: _flat(obs, size)
@@ -35,9 +48,13 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
     """Our action space for Gymnasium's `space`, and the way from an action of ours to its own."""
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n)), lambda action: _choice(space, int(action))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = tuple(space.nvec.flatten().tolist())
+        return MultiDiscrete(sizes), lambda action: _choices(space, action)
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         raise ConfigError(
-            f"actions of {space} are not supported: adaptax takes a Discrete or a Box of floats"
+            f"actions of {space} are not supported: "
+            "adaptax takes a Discrete, a MultiDiscrete or a Box of floats"
         )
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ConfigError(
@@ -48,10 +65,33 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
     centre, half_range = (low + high) / 2, (high - low) / 2
 
     def decode(action: np.ndarray) -> np.ndarray:
+        if not np.isfinite(action).all():
+            raise ValueError(f"the action {action} is not finite")
         scaled: np.ndarray = centre + half_range * np.clip(action, -1.0, 1.0).reshape(space.shape)
         return scaled.astype(space.dtype)
 
     return Continuous(int(np.prod(space.shape))), decode
+
+
+def reset_options(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A task's parameters as the options of `reset`; None where it has none."""
+    return dict(params) if params else None
+
+
+def success_in(info: Mapping[str, Any]) -> Any:
+    """What a step's info says of success; None if it says nothing."""
+    return info.get("success", info.get("is_success"))
+
+
+def _joined(parts: list[Any], take_apart: Callable[[Any], Any]) -> tuple[int, Encoder]:
+    """Size and encoder of several spaces side by side."""
+    encoders = [observation_encoder(part) for part in parts]
+
+    def encode(obs: Any) -> np.ndarray:
+        pairs = zip(encoders, take_apart(obs), strict=True)
+        return np.concatenate([encode_part(part) for (_, encode_part), part in pairs])
+
+    return sum(size for size, _ in encoders), encode
 
 
 def _one_hot(index: int, size: int) -> np.ndarray:
@@ -60,6 +100,11 @@ def _one_hot(index: int, size: int) -> np.ndarray:
     row = np.zeros(size, np.float32)
     row[index] = 1.0
     return row
+
+
+def _one_hots(indices: np.ndarray, sizes: list[int]) -> np.ndarray:
+    pairs = zip(indices, sizes, strict=True)
+    return np.concatenate([_one_hot(int(index), size) for index, size in pairs])
 
 
 def _flat(obs: Any, size: int) -> np.ndarray:
@@ -73,3 +118,10 @@ def _choice(space: spaces.Discrete, action: int) -> int:
     if not 0 <= action < space.n:
         raise ValueError(f"action {action} is outside 0..{space.n - 1}")
     return action + int(space.start)
+
+
+def _choices(space: spaces.MultiDiscrete, action: np.ndarray) -> np.ndarray:
+    parts: np.ndarray = np.asarray(action).reshape(space.shape)
+    if not ((parts >= 0) & (parts < space.nvec)).all():
+        raise ValueError(f"action {action.tolist()} is outside 0..{(space.nvec - 1).tolist()}")
+    return (parts + space.start).astype(space.dtype)

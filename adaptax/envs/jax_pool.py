@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -84,7 +84,10 @@ def step_lanes(
         return env.step(state, a, jax.random.fold_in(jax.random.key(seed), t), p)
 
     outcome = jax.vmap(advance)(lanes.state, action, lanes.seed, steps, params)
-    truncated = (steps >= env.spec.horizon) & ~outcome.terminated
+    at_horizon = steps >= env.spec.horizon
+    if env.spec.horizon_terminates:
+        outcome = replace(outcome, terminated=outcome.terminated | at_horizon)
+    truncated = at_horizon & ~outcome.terminated
     return Lanes(outcome.state, outcome.obs, lanes.seed, steps), outcome, truncated
 
 

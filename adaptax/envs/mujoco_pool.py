@@ -3,89 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
 
-import gymnasium
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import EnvironmentFault, check
-from adaptax.core.spec import EnvSpec
-from adaptax.envs.pool import StepResult, check_actions
-from adaptax.envs.task import Task
-
-
-@dataclass(frozen=True)
-class Physics:
-    """The physical state of K lanes; views, to be read and not kept.
-
-    After a step, `sensors` are those of the last forward pass, which comes before the last
-    integration: one substep older than `qpos` and `qvel`. The environments that the suites follow
-    read body positions at that same moment, since `mj_step` leaves `xpos` as stale. After a reset
-    both are of one moment.
-    """
-
-    qpos: np.ndarray
-    """[K, nq] joint positions, m and rad."""
-    qvel: np.ndarray
-    """[K, nv] joint velocities, m/s and rad/s."""
-    sensors: Mapping[str, np.ndarray]
-    """By sensor name, each [K, size]."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step of K lanes was worth."""
-
-    reward: np.ndarray
-    """[K]"""
-    terminated: np.ndarray
-    """[K] bool"""
-    success: np.ndarray
-    """[K] bool"""
-    info: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """By `EnvSpec.info_names`, each [K]."""
-
-
-@dataclass(frozen=True)
-class Body:
-    """A simulated body and what its tasks ask of it: all that MujocoPool needs to know.
-
-    The functions see K lanes at once and must treat each alone, or an episode would depend on
-    its neighbours.
-    """
-
-    spec: EnvSpec
-    model: mujoco.MjModel
-    frame_skip: int
-    """Physics substeps in one step, under constant controls."""
-    task_params: Mapping[str, tuple[int, ...]]
-    """Name and shape of each task parameter; () for a number."""
-    reset_noise: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]
-    """What an episode's start adds to the model's initial qpos [nq] and to zero qvel [nv]."""
-    observation: Callable[[Physics], np.ndarray]
-    """[K, O]"""
-    outcome: Callable[[Physics, np.ndarray, Physics, Mapping[str, np.ndarray]], Outcome]
-    """Of (state before, clipped action [K, A], state after, task parameters [K, ...])."""
-
-
-SensorKind = tuple[mujoco.mjtSensor, mujoco.mjtObj, str]
-
-
-def load_model(asset: str, sensors: Mapping[str, SensorKind]) -> mujoco.MjModel:
-    """Gymnasium's MuJoCo model `asset` (half_cheetah.xml) with sensors added.
-
-    `sensors` maps a name to the sensor's type, the type of the object it reads, and its name.
-    """
-    path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / asset
-    spec = mujoco.MjSpec.from_file(str(path))
-    for name, (kind, object_kind, object_name) in sensors.items():
-        spec.add_sensor(name=name, type=kind, objtype=object_kind, objname=object_name)
-    return spec.compile()
+from adaptax.envs.mujoco_body import Body, Outcome, Physics
+from adaptax.envs.pool import SlotFault, StepResult, check_actions
+from adaptax.envs.task import Params, Task
 
 
 class _Buffers:
@@ -102,7 +32,8 @@ class MujocoPool:
     """P lanes of one body, stepped together in native threads.
 
     The physics starts from the bare state at every step (no solver warm start), so this state is
-    all there is: lanes, threads and the order of calls change nothing, and save is exact.
+    all there is: lanes, threads and the order of calls change nothing, and save is exact. Where
+    tasks change the dynamics, lanes on the same task share its model; none outlives its lanes.
     """
 
     def __init__(self, body: Body, num_slots: int, num_threads: int = 0) -> None:
@@ -115,6 +46,7 @@ class MujocoPool:
         self._rollout = Rollout(nthread=self._num_threads if self._num_threads > 1 else 0)
         self._data = [mujoco.MjData(model) for _ in range(self._num_threads)]
         self._models = [model] * num_slots
+        self._task_models: WeakValueDictionary[bytes, mujoco.MjModel] = WeakValueDictionary()
         self._buffers = _Buffers(model, num_slots, body.frame_skip)
         low, high = model.actuator_ctrlrange.T
         self._control_centre, self._control_half_range = (low + high) / 2, (high - low) / 2
@@ -122,7 +54,6 @@ class MujocoPool:
 
         self._every_slot = np.arange(num_slots)
         self._state = np.zeros((num_slots, self._buffers.states.shape[-1]))
-        self._sensors = np.zeros((num_slots, model.nsensordata))
         self._num_steps = np.zeros(num_slots, np.int64)
         self._running = np.zeros(num_slots, bool)
         self._tasks: list[Task | None] = [None] * num_slots
@@ -135,11 +66,11 @@ class MujocoPool:
         for row, seed in zip(state, seeds, strict=True):
             row[:] = self._initial_state(int(seed))
         # Sensors are computed before integration: those of one discarded substep are the start's.
-        sensors = self._simulate(state, _Buffers(self._body.model, len(slots), 1))[1]
-        obs = self._body.observation(self._physics(state, sensors)).astype(np.float32)
+        _, sensors = self._simulate(slots, state, _Buffers(self._body.model, len(slots), 1))
+        obs = self._body.observation(self._physics(state, sensors[:, 0])).astype(np.float32)
         self._num_steps[slots] = 0
         self._raise_unless(_finite_rows(obs), slots, "the observation is not finite")
-        self._state[slots], self._sensors[slots] = state, sensors
+        self._state[slots] = state
         self._running[slots] = True
         return obs
 
@@ -152,16 +83,17 @@ class MujocoPool:
         self._raise_unless(_finite_rows(action), slots, "the action is not finite")
         before_state = self._state[where]
         control = self._control_centre + self._control_half_range * action
-        state, sensors = self._simulate(before_state, self._buffers, control)
-        before = self._physics(before_state, self._sensors[where])
-        after = self._physics(state, sensors)
+        states, sensors = self._simulate(slots, before_state, self._buffers, control)
+        state = states[:, -1]
+        before = self._physics(before_state, sensors[:, 0])
+        after = self._physics(state, sensors[:, -1])
         params = {name: values[where] for name, values in self._params.items()}
         outcome = self._body.outcome(before, action, after, params)
         obs = self._body.observation(after).astype(np.float32)
         self._check_physics(slots, before_state, state)
         finite = _finite_rows(obs) & np.isfinite(outcome.reward)
         self._raise_unless(finite, slots, "the observation or the reward is not finite")
-        self._state[where], self._sensors[where] = state, sensors
+        self._state[where] = state
         self._num_steps[where] += 1
         return self._result(where, obs, outcome)
 
@@ -169,7 +101,6 @@ class MujocoPool:
         """The state of all slots in mid-episode, each array [P, ...]."""
         return {
             "state": self._state.copy(),
-            "sensors": self._sensors.copy(),
             "num_steps": self._num_steps.copy(),
             "running": self._running.copy(),
         }
@@ -182,7 +113,7 @@ class MujocoPool:
                 f"this pool of {self.num_slots} slots takes {self._state.shape}"
             )
         self._set_tasks(self._every_slot, tasks)
-        self._state[:], self._sensors[:] = saved["state"], saved["sensors"]
+        self._state[:] = saved["state"]
         self._num_steps[:], self._running[:] = saved["num_steps"], saved["running"]
 
     def close(self) -> None:
@@ -192,15 +123,40 @@ class MujocoPool:
         self._running[:] = False
 
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
-        for slot, task in zip(slots, tasks, strict=True):
+        for slot, task in zip(slots.tolist(), tasks, strict=True):
+            if task is self._tasks[slot]:
+                continue
             if task.params.keys() != self._params.keys():
                 raise EnvironmentFault(
                     f"slot {slot}: task {task.name!r} has the parameters {sorted(task.params)}; "
                     f"the environment takes {sorted(self._params)}"
                 )
-            self._tasks[slot] = task
+            self._tasks[slot] = None  # until all of it is written: a wrong value below may raise
             for name, value in task.params.items():
-                self._params[name][slot] = value
+                self._set_param(slot, task, name, value)
+            self._models[slot] = self._task_model(slot, task.params)
+            self._tasks[slot] = task
+
+    def _set_param(self, slot: int, task: Task, name: str, value: Any) -> None:
+        """Write one parameter of a slot's task; its shape must be the environment's."""
+        expected = self._body.task_params[name]
+        if np.shape(value) != expected:
+            raise EnvironmentFault(
+                f"slot {slot}: {name!r} of task {task.name!r} has the shape {np.shape(value)}; "
+                f"the environment takes {expected}"
+            )
+        self._params[name][slot] = value
+
+    def _task_model(self, slot: int, params: Params) -> mujoco.MjModel:
+        """The model for a slot's parameters, one for all lanes whose parameters are the same."""
+        make = self._body.task_model
+        if make is None:
+            return self._body.model
+        key = b"".join(values[slot].tobytes() for values in self._params.values())
+        model = self._task_models.get(key)
+        if model is None:
+            model = self._task_models[key] = make(params)
+        return model
 
     def _initial_state(self, seed: int) -> np.ndarray:
         """Time, qpos, qvel and actuator activations at the start of the episode `seed`."""
@@ -213,9 +169,13 @@ class MujocoPool:
         return slice(None) if np.array_equal(slots, self._every_slot) else slots
 
     def _simulate(
-        self, start: np.ndarray, buffers: _Buffers, control: np.ndarray | float = 0.0
+        self,
+        slots: np.ndarray,
+        start: np.ndarray,
+        buffers: _Buffers,
+        control: np.ndarray | float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """State [K, S] and sensors after all substeps of `buffers` from `start` [K, S]."""
+        """States after each substep of `buffers`, and sensors before it, from `start` [K, S]."""
         num = len(start)
         states, sensors = buffers.states[:num], buffers.sensors[:num]
         # Unchecked, MuJoCo crashes on no lane at all or on more lanes than the outputs hold.
@@ -224,7 +184,7 @@ class MujocoPool:
         buffers.control[:num] = control if isinstance(control, float) else control[:, None]
         if num:
             self._rollout.rollout(
-                self._models[:num],
+                [self._models[slot] for slot in slots.tolist()],
                 self._data,
                 start,
                 buffers.control[:num],
@@ -235,7 +195,7 @@ class MujocoPool:
                 # Measured: one chunk a thread is up to 1.4 times as fast as MuJoCo's ten.
                 chunk_size=max(1, num // self._num_threads),
             )
-        return states[:, -1], sensors[:, -1]
+        return states, sensors
 
     def _physics(self, state: np.ndarray, sensors: np.ndarray) -> Physics:
         nq, nv = self._body.model.nq, self._body.model.nv
@@ -266,21 +226,20 @@ class MujocoPool:
         self._raise_unless(whole, slots, "the simulation diverged")
 
     def _raise_unless(self, good: np.ndarray, slots: np.ndarray, problem: str) -> None:
-        """Raise an EnvironmentFault that names the first slot whose `good` [K] is False."""
+        """Raise a SlotFault that names the first slot whose `good` [K] is False."""
         if good.all():
             return
         slot = int(slots[np.argmin(good)])
-        task = self._tasks[slot]
-        name = repr(task.name) if task else "none"
-        raise EnvironmentFault(f"slot {slot}, step {self._num_steps[slot]}, task {name}: {problem}")
+        raise SlotFault(slot, int(self._num_steps[slot]), self._tasks[slot], problem)
 
 
 def _sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
-    """Where each named sensor of the model lies in its sensor data."""
-    return {
-        model.sensor(i).name: slice(start, start + size)
-        for i, (start, size) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
-    }
+    """Where each named sensor, or group of sensors, of the model lies in its sensor data."""
+    slices: dict[str, slice] = {}
+    for i, (start, size) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True)):
+        name = model.sensor(i).name.partition("/")[0]
+        slices[name] = slice(slices[name].start if name in slices else start, start + size)
+    return slices
 
 
 def _finite_rows(values: np.ndarray) -> np.ndarray:

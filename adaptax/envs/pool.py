@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from adaptax.core.batch import PyTree
 from adaptax.core.errors import EnvironmentFault
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import EnvSpec
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # worker processes import this module, and do without JAX
+    from adaptax.core.batch import PyTree
     from adaptax.envs.task import Task
 
 
@@ -32,6 +32,9 @@ class StepResult:
     """[K] bool: all False where the environment knows no success."""
     info: dict[str, np.ndarray] = field(default_factory=dict)
     """Figures by `EnvSpec.info_names`, each [K]."""
+    acted: np.ndarray | None = None
+    """[K] bool: False where the environment spent the step on a reset of its own, of which only
+    `next_obs` counts, an episode's first observation. None: every slot acted."""
 
 
 class Pool(Protocol):
@@ -44,7 +47,7 @@ class Pool(Protocol):
         """Start an episode in each of K slots (indices [K], seeds uint32 [K]); gives obs [K, O]."""
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
-        """Act in K slots: [K, A] in [-1, 1], or [K] integers. An ended slot needs a reset."""
+        """Act in K slots: actions [K, *A] in [-1, 1] or integers. An ended slot needs a reset."""
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode: nested dicts of NumPy arrays."""
@@ -56,9 +59,18 @@ class Pool(Protocol):
         """Free threads, processes and memory."""
 
 
+class SlotFault(EnvironmentFault):
+    """A fault of one slot: where it happened, at which step of its episode, on which task."""
+
+    def __init__(self, slot: int, step: int, task: Task | None, problem: str) -> None:
+        self.slot, self.step, self.task, self.problem = slot, step, task, problem
+        name = repr(task.name) if task else "none"
+        super().__init__(f"slot {slot}, step {step}, task {name}: {problem}")
+
+
 def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
     """Raise a one-line error unless `actions` fit the environment."""
-    expected = (num, spec.action.size) if isinstance(spec.action, Continuous) else (num,)
+    expected = (num, *spec.action.shape)
     if actions.shape != expected:
         raise EnvironmentFault(
             f"actions have shape {actions.shape}; the environment takes {expected} for {num} slots"

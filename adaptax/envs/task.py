@@ -65,6 +65,18 @@ class TaskList:
         return tuple(self.tasks[i] for i in np.concatenate(rounds)[:n])
 
 
+def task_lists(
+    name: str, train: Sequence[Params] | None, test: Sequence[Params] | None
+) -> tuple[TaskList, TaskList]:
+    """Training and test tasks of a suite.
+
+    Without `train` there is one task without parameters; without `test` both are the same.
+    """
+    train = [{}] if train is None else train
+    train_tasks = TaskList(name if test is None else f"{name}-train", train)
+    return train_tasks, train_tasks if test is None else TaskList(f"{name}-test", test)
+
+
 class TaskRange:
     """A distribution of tasks that cannot be listed: `draw(rng)` gives one task's parameters."""
 

@@ -41,17 +41,20 @@ def load_run(run_dir: Path, **changes: Any) -> Trainer:
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
     recorded = read_config(run_dir)
-    suite_settings = dict(recorded["suite"])
-    name = suite_settings.pop("name")
+    name = recorded["suite"]["name"]
     try:
-        suite = make_suite(name, **suite_settings)
+        find_suite(name)
     except ConfigError as error:
         raise AdaptaxError(
             f"{run_dir} was trained on {name!r}: {error}; a run on a suite of your own is resumed "
             "from Python, with Trainer(config, algorithm, suite).resume()"
         ) from None
-    algorithm_settings = dict(recorded["algorithm"])
-    algorithm = make_algorithm(algorithm_settings.pop("name"), suite.spec, **algorithm_settings)
+    try:
+        suite = make_suite(**recorded["suite"])
+        algorithm = make_algorithm(spec=suite.spec, **recorded["algorithm"])
+        from_dict(TrainerConfig, recorded["trainer"], where="trainer")
+    except ConfigError as error:
+        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
     return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
 
@@ -68,4 +71,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     names = ("algorithm", "suite", "trainer")
     if not isinstance(recorded, dict) or not all(isinstance(recorded.get(n), dict) for n in names):
         raise AdaptaxError(f"{path} is not the config of a run: it lacks one of {', '.join(names)}")
+    for name in ("algorithm", "suite"):
+        if not isinstance(recorded[name].get("name"), str):
+            raise AdaptaxError(f"{path} is not the config of a run: its {name} has no name")
     return recorded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import json
 import os
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 from tyro.conf import Positional
@@ -20,6 +21,7 @@ from tyro.conf import Positional
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
 
 C = TypeVar("C")
+RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
 
 USAGE = """usage: adaptax COMMAND ...
 
@@ -68,7 +70,7 @@ class ListArgs:
 class ResumeArgs:
     """Go on exactly where the newest snapshot stands."""
 
-    run_dir: Positional[str]
+    run_dir: RunDir
     num_iterations: int | None = None
     """Iterations in all, instead of the limits that the run had."""
 
@@ -77,11 +79,13 @@ class ResumeArgs:
 class EvaluateArgs:
     """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
 
-    run_dir: Positional[str]
+    run_dir: RunDir
     num_tasks: int | None = None
-    """Held-out tasks; by default as many as in training."""
+    """Held-out tasks; this and what follows by default as in training."""
+    num_lanes: int | None = None
+    """Independent runs on each task, averaged: more make the intervals narrower."""
     num_episodes: int | None = None
-    """Episodes in a row on each task; by default what the suite's protocol says."""
+    """Episodes in a row on each task."""
     deterministic: bool = False
     """Act by the mode of the policy."""
     json: bool = False
@@ -135,7 +139,9 @@ def train_command(args: list[str]) -> None:
         if "--help" in args or "-h" in args:
             print(USAGE)
             return
-        raise ConfigError("train takes an algorithm and a suite: adaptax train ALGORITHM SUITE")
+        raise ConfigError(
+            "train takes an algorithm and a suite, then flags: adaptax train ALGORITHM SUITE ..."
+        )
     algorithm_entry, suite_entry = find_algorithm(names[0]), find_suite(names[1])
     algorithm_class, algorithm_config = algorithm_entry.load()
     suite_config, make = suite_entry.load()
@@ -184,14 +190,17 @@ def resume_command(args: list[str]) -> None:
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
     options = parse(EvaluateArgs, args, "adaptax evaluate")
+    from adaptax.core.config import from_dict, to_dict
     from adaptax.experiment.build import read_config
+    from adaptax.experiment.evaluator import EvaluatorConfig
     from adaptax.experiment.report import evaluation_json, print_evaluation
 
     recorded = read_config(Path(options.run_dir))["trainer"].get("evaluation", {})
-    protocol = {"deterministic": options.deterministic, "num_episodes": options.num_episodes}
-    if options.num_tasks is not None:
-        protocol["num_tasks"] = options.num_tasks
-    trainer = _load(options.run_dir, evaluation={**recorded, **protocol})
+    protocol = to_dict(from_dict(EvaluatorConfig, recorded, where="trainer.evaluation"))
+    asked = {name: getattr(options, name) for name in ("num_tasks", "num_lanes", "num_episodes")}
+    protocol |= {name: value for name, value in asked.items() if value is not None}
+    protocol["deterministic"] = protocol["deterministic"] or options.deterministic
+    trainer = _load(options.run_dir, evaluation=protocol)
     try:
         trainer.load()
         if options.json:
@@ -258,15 +267,38 @@ def parse(cls: type[C], args: list[str], prog: str) -> C:
         raise ConfigError(_one_line(box.getvalue()) + f"; see {prog} --help") from None
 
 
+PHRASES = (
+    (r"^Error parsing ", ""),
+    (r"invalid literal for int\(\) with base 10: ", "expected an integer, not "),
+    (r"could not convert string to float: ", "expected a number, not "),
+    (
+        r"no type matching \S+ could be instantiated from \[(.*?)\]\..*(an integer|a number).*",
+        r"expected \2 or None, not \1",
+    ),
+    (r"^Missing from [\w ]+: (\S+).*", r"\1 is missing"),
+    (r"(\. Expected 1 values)?\.$", ""),
+)
+"""Tyro's words and ours."""
+
+
 def _one_line(box: str) -> str:
-    """The message of tyro's error box: its first paragraph, and the nearest flag if any."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    """The message of tyro's error box: its first paragraph, and the nearest flag if any.
+
+    Where the output is not UTF-8 the box has no frame, but its title and a rule come first.
+    """
+    lines = [line.strip("│ ") for line in box.splitlines()]
     lines = [line for line in lines if line and line[0] not in "╭╰"]
     rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    if "╭" not in box:
+        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
     message = " ".join(lines[: rules[0] if rules else None])
-    hints = [line.split()[0] for line in lines if line.startswith("--")]
-    if "nrecognized" in message and hints:
-        message += f"; did you mean {hints[0]}?"
+    for theirs, ours in PHRASES:
+        message = re.sub(theirs, ours, message)
+    given = re.search(r"--[\w.-]+", message)
+    hints = [line.split()[0].strip(",") for line in lines if re.match(r"--\w", line)]
+    if given and message.startswith("Unrecognized") and hints:
+        nearest = difflib.get_close_matches(given[0], hints, n=1, cutoff=0.0)[0]
+        message += f"; did you mean {nearest}?"
     return message or "wrong arguments"
 
 
@@ -289,7 +321,8 @@ def _load(run_dir: str, **changes: Any) -> Any:
 
 
 def _one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
-    print(f"adaptax: warning: {message}", file=sys.stderr)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its warnings
+    print(f"adaptax: warning: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

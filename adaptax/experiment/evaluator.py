@@ -20,13 +20,15 @@ from adaptax.envs.task import Suite, Task
 from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.sampling.sampler import Sampler
 
+DEFAULT_NUM_TASKS = 20
+
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
     """The protocol of an evaluation."""
 
-    num_tasks: int = 20
-    """Held-out tasks, the first of the suite's test set."""
+    num_tasks: int | None = None
+    """Held-out tasks, the first of the suite's test set; by default 20, or all of fewer."""
     num_lanes: int = 1
     """Independent runs on each task, averaged."""
     num_episodes: int | None = None
@@ -84,12 +86,13 @@ class Evaluator:
         self.config, self.suite = config, suite
         self.num_episodes = config.num_episodes or suite.spec.trial_episodes
         listed = suite.test.tasks
-        if listed is not None:
-            check(
-                config.num_tasks <= len(listed),
-                f"num_tasks {config.num_tasks} is more than the {len(listed)} held-out tasks "
-                f"of {suite.name}",
-            )
+        available = DEFAULT_NUM_TASKS if listed is None else len(listed)
+        self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
+        check(
+            listed is None or self.num_tasks <= available,
+            f"num_tasks {self.num_tasks} is more than the {available} held-out tasks "
+            f"of {suite.name}",
+        )
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
     def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
@@ -97,8 +100,8 @@ class Evaluator:
         config, sampler = self.config, self._sampler
         sampler.restart()
         listed = self.suite.test.tasks
-        tasks = sampler.sample_tasks(config.num_tasks) if listed is None else listed
-        tasks = tasks[: config.num_tasks]
+        tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
+        tasks = tasks[: self.num_tasks]
         actor = algorithm.actor(state, deterministic=config.deterministic)
         history: list[Rollout] = []
         for _ in range(self.num_episodes):

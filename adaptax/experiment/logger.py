@@ -91,8 +91,8 @@ def read_rows(path: Path) -> list[Row]:
 class Progress:
     """How far a run is: a live line on a terminal, elsewhere a plain one every ten seconds.
 
-    `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that to the first of them, at the pace of the last 20 rows, or 20 seconds if
-    rows come faster.
+    `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that
+    to the first of them, at the pace of the last 20 rows, or 20 seconds if rows come faster.
     """
 
     def __init__(self, limits: dict[str, float], *, quiet: bool = False) -> None:

@@ -11,7 +11,7 @@ import jax
 
 from adaptax.envs.task import Suite
 
-PACKAGES = ("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "gymnasium")
+PACKAGES = ("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "gymnasium", "cma")
 
 
 def provenance(suite: Suite) -> dict[str, Any]:

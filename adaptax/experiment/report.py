@@ -24,27 +24,27 @@ def print_evaluation(trainer: Trainer) -> None:
     from rich.table import Table
 
     report = evaluation_json(trainer)
-    title = (
-        f"{report['algorithm']} on {report['suite']}, iteration {report['iteration']}: "
-        f"{report['num_tasks']} held-out tasks, mean return [95 % interval]"
+    console = Console()
+    console.print(f"{report['algorithm']} on {report['suite']}, iteration {report['iteration']}")
+    console.print(
+        f"mean return on {report['num_tasks']} held-out tasks [95 % interval]", markup=False
     )
-    table = Table(title=title, title_justify="left")
-    table.add_column("episode on a task", justify="right")
-    table.add_column("trained", justify="right")
-    table.add_column("untrained", justify="right")
+    table = Table()
+    for name in ("episode", "trained", "untrained"):
+        table.add_column(name, justify="right", no_wrap=True)
     with_success = report["episodes"][0]["success_mean"] is not None
     if with_success:
-        table.add_column("success", justify="right")
+        table.add_column("success", justify="right", no_wrap=True)
     for own, other in zip(report["episodes"], report["untrained"]["episodes"], strict=True):
         cells = [str(own["index"]), _cell(own, "return"), _cell(other, "return")]
         table.add_row(*cells, *([_cell(own, "success")] if with_success else []))
-    console = Console()
     console.print(table)
     if len(report["episodes"]) > 1:
         gain, (low, high) = report["gain"]["mean"], report["gain"]["ci"]
         console.print(
             f"gain from first to last episode, paired by task: "
-            f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]"
+            f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]",
+            markup=False,
         )
 
 

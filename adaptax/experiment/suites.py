@@ -38,6 +38,60 @@ def _half_cheetah_dir() -> Loaded:
     return half_cheetah.HalfCheetahDirConfig, half_cheetah.half_cheetah_dir
 
 
+def _ant_vel() -> Loaded:
+    from adaptax.envs.locomotion import ant
+
+    return ant.AntVelConfig, ant.ant_vel
+
+
+def _ant_dir() -> Loaded:
+    from adaptax.envs.locomotion import ant
+
+    return ant.AntDirConfig, ant.ant_dir
+
+
+def _ant_dir_2d() -> Loaded:
+    from adaptax.envs.locomotion import ant
+
+    return ant.AntDir2DConfig, ant.ant_dir_2d
+
+
+def _ant_goal() -> Loaded:
+    from adaptax.envs.locomotion import ant
+
+    return ant.AntGoalConfig, ant.ant_goal
+
+
+def _humanoid_dir() -> Loaded:
+    from adaptax.envs.locomotion import humanoid
+
+    return humanoid.HumanoidDirConfig, humanoid.humanoid_dir
+
+
+def _walker_vel() -> Loaded:
+    from adaptax.envs.locomotion import walker
+
+    return walker.WalkerVelConfig, walker.walker_vel
+
+
+def _walker_params() -> Loaded:
+    from adaptax.envs.locomotion import walker
+
+    return walker.WalkerParamsConfig, walker.walker_params
+
+
+def _hopper_params() -> Loaded:
+    from adaptax.envs.locomotion import hopper
+
+    return hopper.HopperParamsConfig, hopper.hopper_params
+
+
+def _swimmer_vel() -> Loaded:
+    from adaptax.envs.locomotion import swimmer
+
+    return swimmer.SwimmerVelConfig, swimmer.swimmer_vel
+
+
 def _point_goal() -> Loaded:
     from adaptax.envs import point
 
@@ -50,10 +104,46 @@ def _point_goal_sparse() -> Loaded:
     return point.PointGoalSparseConfig, point.point_goal_sparse
 
 
+def _point_corners() -> Loaded:
+    from adaptax.envs import point_corners
+
+    return point_corners.PointCornersConfig, point_corners.point_corners
+
+
+def _point_momentum() -> Loaded:
+    from adaptax.envs import point_corners
+
+    return point_corners.PointMomentumConfig, point_corners.point_momentum
+
+
+def _point_walls() -> Loaded:
+    from adaptax.envs import point_corners
+
+    return point_corners.PointWallsConfig, point_corners.point_walls
+
+
 def _bandit() -> Loaded:
     from adaptax.envs import bandit
 
     return bandit.BanditConfig, bandit.bandit
+
+
+def _tabular_mdp() -> Loaded:
+    from adaptax.envs import tabular
+
+    return tabular.TabularMDPConfig, tabular.tabular_mdp
+
+
+def _cartpole() -> Loaded:
+    from adaptax.envs import classic_control
+
+    return classic_control.CartPoleConfig, classic_control.cart_pole
+
+
+def _pendulum() -> Loaded:
+    from adaptax.envs import classic_control
+
+    return classic_control.PendulumConfig, classic_control.pendulum
 
 
 def _gym(env_id: str) -> Loaded:
@@ -71,11 +161,46 @@ SUITES = {
             _half_cheetah_vel,
         ),
         SuiteEntry("half-cheetah-dir", "MuJoCo: run forwards or backwards", _half_cheetah_dir),
+        SuiteEntry("ant-vel", "MuJoCo: an ant at a target speed drawn from U(0, 3) m/s", _ant_vel),
+        SuiteEntry("ant-dir", "MuJoCo: an ant forwards or backwards", _ant_dir),
+        SuiteEntry("ant-dir-2d", "MuJoCo: an ant in any direction of the plane", _ant_dir_2d),
+        SuiteEntry("ant-goal", "MuJoCo: an ant to a goal up to 3 m away", _ant_goal),
+        SuiteEntry(
+            "humanoid-dir", "MuJoCo: a humanoid in any direction of the plane", _humanoid_dir
+        ),
+        SuiteEntry(
+            "walker-vel", "MuJoCo: a walker at a target speed drawn from U(0, 10) m/s", _walker_vel
+        ),
+        SuiteEntry(
+            "walker-params",
+            "MuJoCo: a walker of other masses, damping and friction",
+            _walker_params,
+        ),
+        SuiteEntry(
+            "hopper-params",
+            "MuJoCo: a hopper of other masses, damping and friction",
+            _hopper_params,
+        ),
+        SuiteEntry(
+            "swimmer-vel",
+            "MuJoCo: a swimmer at a target speed drawn from U(0.1, 0.2) m/s",
+            _swimmer_vel,
+        ),
         SuiteEntry("point-goal", "a point in the plane and a goal it is not told", _point_goal),
         SuiteEntry(
             "point-goal-sparse", "the same, rewarded only near the goal", _point_goal_sparse
         ),
-        SuiteEntry("bandit", "Bernoulli bandits of k arms and n pulls", _bandit),
+        SuiteEntry(
+            "point-corners",
+            "a point and a goal at one of four corners, as in ProMP",
+            _point_corners,
+        ),
+        SuiteEntry("point-momentum", "the same, actions changing the velocity", _point_momentum),
+        SuiteEntry("point-walls", "the same, two walls with gaps on the way", _point_walls),
+        SuiteEntry("bandit", "Bernoulli or Gaussian bandits of k arms and n pulls", _bandit),
+        SuiteEntry("tabular-mdp", "random MDPs of 10 states and 5 actions", _tabular_mdp),
+        SuiteEntry("cartpole", "Gymnasium's CartPole-v1, compiled", _cartpole),
+        SuiteEntry("pendulum", "Gymnasium's Pendulum-v1, compiled", _pendulum),
         SuiteEntry(
             f"{GYM_PREFIX}ID",
             "any Gymnasium environment by its id, for example gym:CartPole-v1",

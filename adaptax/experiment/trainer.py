@@ -16,12 +16,12 @@ from typing import Any
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive, to_dict
-from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError
+from adaptax.core.errors import AdaptaxError, SnapshotError, check
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
 from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
-from adaptax.experiment.logger import Progress, RunLog
+from adaptax.experiment.logger import PROGRESS, Progress, RunLog, read_rows
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
@@ -56,8 +56,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
         check_positive(self, "snapshot_interval", "keep_snapshots")
-        if self.seed < 0:
-            raise ConfigError(f"seed must not be negative, not {self.seed}")
+        check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by the name of what they limit."""
@@ -90,14 +89,15 @@ class Trainer:
         """Train from the start; the last row of `progress.jsonl`."""
         prepare_run_dir(self.run_dir, overwrite=self.config.overwrite)
         self.state = self.algorithm.init(named_key(self.config.seed, "init"))
-        text = json.dumps(self.description(), indent=2)
-        (self.run_dir / "config.json").write_text(text + "\n")
+        self._write_config(self.description())
         return self._train()
 
     def resume(self) -> Metrics:
         """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
         self.load()
         self._snapshots.discard_after(self.iteration)
+        recorded = json.loads((self.run_dir / "config.json").read_text())
+        self._write_config({**recorded, "trainer": to_dict(self.config)})
         return self._train()
 
     def load(self) -> None:
@@ -108,7 +108,9 @@ class Trainer:
             self._sampler.restore(tree["sampler"])
             self.iteration, self._seconds = iteration, float(tree["seconds"])
             return
-        raise SnapshotError(f"{self.run_dir} has no snapshot to go on from")
+        raise SnapshotError(
+            f"{self.run_dir} has no snapshot that can be read; train it again with --overwrite"
+        )
 
     def evaluate(self) -> Evaluation:
         """Evaluate the present state on held-out tasks."""
@@ -135,12 +137,21 @@ class Trainer:
             **provenance(self.suite),
         }
 
+    def _write_config(self, description: dict[str, Any]) -> None:
+        unfinished = self.run_dir / "config.json.tmp"
+        unfinished.write_text(json.dumps(description, indent=2) + "\n")
+        unfinished.replace(self.run_dir / "config.json")
+
     def _train(self) -> Metrics:
-        config = self.config
+        config, self._interrupted = self.config, False
         limits = config.limits()
         log = RunLog(self.run_dir, tensorboard=config.tensorboard)
-        # A run that had ended was evaluated at its end, which an uninterrupted run would not be.
-        log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
+        # Evaluations to come again: the one before training, and the one at the end of a run
+        # that had ended, which an uninterrupted run would not have.
+        again = self.iteration == 0 or not self._evaluation_due()
+        log.truncate(self.iteration, self.iteration - again)
+        if self.iteration > 0:
+            self._last = read_rows(self.run_dir / PROGRESS)[-1]
         progress = Progress(limits, quiet=config.quiet)
         with log, progress, self._finish_iteration_on_signal():
             if self.iteration == 0 and config.evaluation_interval is not None:
@@ -234,15 +245,21 @@ def prepare_run_dir(run_dir: Path, *, overwrite: bool) -> None:
     if run_dir.exists() and not run_dir.is_dir():
         raise AdaptaxError(f"{run_dir} is a file, not a run directory")
     if run_dir.is_dir() and any(run_dir.iterdir()):
+        if not (run_dir / "config.json").exists():
+            raise AdaptaxError(
+                f"{run_dir} is not empty and holds no run; choose another --run-dir "
+                "(--overwrite deletes runs only)"
+            )
         if not overwrite:
             raise AdaptaxError(
-                f"{run_dir} exists and is not empty; choose another --run-dir, go on with "
+                f"{run_dir} holds a run already; choose another --run-dir, go on with "
                 f"`adaptax resume {run_dir}`, or replace it with --overwrite"
             )
-        if not (run_dir / "config.json").exists():
-            raise AdaptaxError(f"{run_dir} holds no run; --overwrite deletes runs only")
         shutil.rmtree(run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AdaptaxError(f"cannot make {run_dir}: {error.strerror}") from None
 
 
 def _number(value: Any) -> Any:

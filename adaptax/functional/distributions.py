@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import jax
@@ -94,3 +94,41 @@ class Categorical:
         """KL(self || other) [...]."""
         log_p, log_q = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
         return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MultiCategorical:
+    """Independent choices, part i among sizes[i]; their logits side by side [..., sum(sizes)]."""
+
+    logits: jax.Array
+    sizes: tuple[int, ...] = field(metadata={"static": True})
+
+    def parts(self) -> list[Categorical]:
+        """The distribution of each part."""
+        ends = np.cumsum(self.sizes)[:-1].tolist()
+        return [Categorical(logits) for logits in jnp.split(self.logits, ends, axis=-1)]
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw [..., P] int32 of all P parts."""
+        keys = jax.random.split(key, len(self.sizes))
+        draws = [part.sample(k) for part, k in zip(self.parts(), keys, strict=True)]
+        return jnp.stack(draws, axis=-1)
+
+    def mode(self) -> jax.Array:
+        """The likeliest choice of each part [..., P] int32."""
+        return jnp.stack([part.mode() for part in self.parts()], axis=-1)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Joint log-probability [...]: the sum over parts."""
+        terms = [part.log_prob(action[..., i]) for i, part in enumerate(self.parts())]
+        return jnp.sum(jnp.stack(terms), axis=0)
+
+    def entropy(self) -> jax.Array:
+        """Entropy [...]: the sum over parts."""
+        return jnp.sum(jnp.stack([part.entropy() for part in self.parts()]), axis=0)
+
+    def kl(self, other: MultiCategorical) -> jax.Array:
+        """KL(self || other) [...]: the sum over parts."""
+        pairs = zip(self.parts(), other.parts(), strict=True)
+        return jnp.sum(jnp.stack([part.kl(theirs) for part, theirs in pairs]), axis=0)

@@ -8,48 +8,66 @@ whole sequence at once. Reverse mode only (twice is fine, forward mode is not).
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-Residuals = tuple[jax.Array, ...]
+Residuals = tuple[Any, ...]
 
 
 @jax.custom_vjp
 def gru_sequence(
-    weights: jax.Array, bias: jax.Array, gates: jax.Array, hidden: jax.Array
+    weights: jax.Array,
+    bias: jax.Array,
+    gates: jax.Array,
+    hidden: jax.Array,
+    reset: jax.Array | None = None,
 ) -> jax.Array:
     """Hidden states [T, B, H] after each step (Cho et al. 2014).
 
     `weights` [H, 3 H] and `gates` [T, B, 3 H], the input's part, hold the reset gate r, the update
     gate u and the candidate c side by side; `bias` [H] belongs to the candidate's recurrent part;
-    `hidden` [B, H] is the state before the first step.
+    `hidden` [B, H] is the state before the first step; where `reset` [T, B] bool is given and
+    True, the state is zero before that step.
     r = sigmoid(g_r + h W_r), u = sigmoid(g_u + h W_u), c = tanh(g_c + r (h W_c + bias)),
     h' = u h + (1 - u) c.
     """
     w_reset, w_update, w_candidate = jnp.split(weights, 3, axis=-1)
 
-    def step(h: jax.Array, gate: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        reset = jax.nn.sigmoid(gate[0] + h @ w_reset)
+    def step(h: jax.Array, x: tuple[Any, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        gate, clear = x
+        h = _cleared(h, clear)
+        gate_reset = jax.nn.sigmoid(gate[0] + h @ w_reset)
         update = jax.nn.sigmoid(gate[1] + h @ w_update)
-        candidate = jnp.tanh(gate[2] + reset * (h @ w_candidate + bias))
+        candidate = jnp.tanh(gate[2] + gate_reset * (h @ w_candidate + bias))
         h = candidate + update * (h - candidate)
         return h, h
 
     # Split before the loop: slices inside it would keep the compiler from vectorising the gates.
-    return jax.lax.scan(step, hidden, tuple(jnp.split(gates, 3, axis=-1)))[1]
+    return jax.lax.scan(step, hidden, (tuple(jnp.split(gates, 3, axis=-1)), reset))[1]
+
+
+def _cleared(x: jax.Array, where: jax.Array | None) -> jax.Array:
+    """X [..., H] with zero rows where the mask [...], if there is one, is True."""
+    return x if where is None else jnp.where(where[..., None], 0.0, x)
 
 
 def _forward(
-    weights: jax.Array, bias: jax.Array, gates: jax.Array, hidden: jax.Array
+    weights: jax.Array,
+    bias: jax.Array,
+    gates: jax.Array,
+    hidden: jax.Array,
+    clear: jax.Array | None,
 ) -> tuple[jax.Array, Residuals]:
-    states = gru_sequence(weights, bias, gates, hidden)
-    return states, (weights, bias, gates, hidden, states)
+    states = gru_sequence(weights, bias, gates, hidden, clear)
+    return states, (weights, bias, gates, hidden, clear, states)
 
 
 def _backward(residuals: Residuals, grad: jax.Array) -> Residuals:
-    weights, bias, gates, hidden, states = residuals
+    weights, bias, gates, hidden, clear, states = residuals
     size = hidden.shape[-1]
-    before = jnp.concatenate([hidden[None], states[:-1]])
+    before = _cleared(jnp.concatenate([hidden[None], states[:-1]]), clear)
     own = before @ weights
     reset = jax.nn.sigmoid(gates[..., :size] + own[..., :size])
     update = jax.nn.sigmoid(gates[..., size : 2 * size] + own[..., size : 2 * size])
@@ -62,20 +80,20 @@ def _backward(residuals: Residuals, grad: jax.Array) -> Residuals:
     by_own_candidate = by_candidate * reset
     transposed = weights.T
 
-    def step(later: jax.Array, x: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        direct, r, u, c, keep = x
+    def step(later: jax.Array, x: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        direct, r, u, c, keep, cleared = x
         total = direct + later
         parts = jnp.concatenate([total * r, total * u, total * c], axis=-1)
-        return total * keep + parts @ transposed, total
+        return _cleared(total * keep + parts @ transposed, cleared), total
 
-    along = (grad, by_reset, by_update, by_own_candidate, update)
+    along = (grad, by_reset, by_update, by_own_candidate, update, clear)
     grad_hidden, total = jax.lax.scan(step, jnp.zeros_like(hidden), along, reverse=True)
     grad_own = jnp.concatenate(
         [total * by_reset, total * by_update, total * by_own_candidate], axis=-1
     )
     grad_gates = jnp.concatenate([grad_own[..., : 2 * size], total * by_candidate], axis=-1)
     grad_weights = jnp.einsum("tbh,tbg->hg", before, grad_own)
-    return grad_weights, grad_own[..., 2 * size :].sum((0, 1)), grad_gates, grad_hidden
+    return grad_weights, grad_own[..., 2 * size :].sum((0, 1)), grad_gates, grad_hidden, None
 
 
 gru_sequence.defvjp(_forward, _backward)

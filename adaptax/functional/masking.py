@@ -17,3 +17,9 @@ def masked_standardize(x: jax.Array, mask: jax.Array, epsilon: float = 1e-8) -> 
     centred = x - masked_mean(x, mask)
     std = jnp.sqrt(masked_mean(jnp.square(centred), mask))
     return jnp.where(mask, centred / (std + epsilon), 0.0)
+
+
+def masked_shift_positive(x: jax.Array, mask: jax.Array, epsilon: float = 1e-8) -> jax.Array:
+    """Masked entries shifted so that the smallest of them is epsilon; 0 elsewhere."""
+    lowest = jnp.min(jnp.where(mask, x, jnp.inf))
+    return jnp.where(mask, x - lowest + epsilon, 0.0)

@@ -18,3 +18,16 @@ def clipped_ratio_loss(
     ratio = jnp.exp(log_prob - old_log_prob)
     clipped = jnp.clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
+
+
+def approx_kl(log_ratio: jax.Array) -> jax.Array:
+    """Per-step estimate of KL(old || new) from log rho: (rho - 1) - log rho, never negative.
+
+    Schulman 2020, "Approximating KL divergence".
+    """
+    return jnp.expm1(log_ratio) - log_ratio
+
+
+def clip_fraction(log_ratio: jax.Array, clip_range: float) -> jax.Array:
+    """1 where the ratio lies outside the clipping range, else 0."""
+    return (jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(log_ratio.dtype)

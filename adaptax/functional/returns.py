@@ -53,11 +53,16 @@ def discounted_returns(
 
     Where the last valid step of a lane ends no episode, its tail is worth `next_value` too.
     """
-    last = valid & ~jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
-    boundary = terminated | truncated | last
+    boundary = path_ends(terminated, truncated, valid)
     tail = jnp.where(boundary & ~terminated, discount * next_value, 0.0)
     own = jnp.where(valid, reward + tail, 0.0)
     return _discounted_sum(own, discount * (valid & ~boundary))
+
+
+def path_ends(terminated: jax.Array, truncated: jax.Array, valid: jax.Array) -> jax.Array:
+    """Where [..., T] an episode ends, or its lane does in the middle of it."""
+    last = valid & ~jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
+    return terminated | truncated | last
 
 
 def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:
@@ -68,7 +73,7 @@ def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:
 
 def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) -> np.ndarray:
     """Sums of x [..., T] over each of the first `num` episodes of a lane: [..., num]."""
-    return np.stack([np.sum(x * (valid & (index == e)), axis=-1) for e in range(num)], axis=-1)
+    return np.stack([np.sum(x, axis=-1, where=valid & (index == e)) for e in range(num)], axis=-1)
 
 
 def _discounted_sum(x: jax.Array, decay: jax.Array) -> jax.Array:

@@ -6,8 +6,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.spec import ActionSpace, Continuous
-from adaptax.functional.distributions import Categorical, DiagonalGaussian
+from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
+from adaptax.functional.distributions import (
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+)
 from adaptax.networks.mlp import MLP, dense
 
 
@@ -15,20 +20,26 @@ class ActionHead(nn.Module):
     """Features [..., F] -> a distribution over the actions of `space`.
 
     Gaussian with a state-independent log standard deviation for continuous actions,
-    categorical for discrete ones. The last layer starts near zero, so that the first policy
-    ignores its input.
+    categorical for discrete ones, independently for each part of several choices. The last layer
+    starts near zero, so that the first policy ignores its input.
     """
 
     space: ActionSpace
     init_std: float = 1.0
     min_std: float = 1e-6
+    learn_std: bool = True
+    """Whether the standard deviation is a parameter, or stays `init_std`."""
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> DiagonalGaussian | Categorical:
+    def __call__(self, features: jax.Array) -> Distribution:
         """The distribution, batch axes those of `features`."""
         output = dense(self.space.size, scale=0.01)(features)
+        if isinstance(self.space, MultiDiscrete):
+            return MultiCategorical(output, self.space.sizes)
         if not isinstance(self.space, Continuous):
             return Categorical(output)
+        if not self.learn_std:
+            return DiagonalGaussian(output, jnp.full_like(output, jnp.log(self.init_std)))
         start = nn.initializers.constant(jnp.log(self.init_std))
         log_std = self.param("log_std", start, (self.space.size,))
         log_std = jnp.maximum(log_std, jnp.log(self.min_std))
@@ -41,8 +52,10 @@ class MLPPolicy(nn.Module):
     hidden_sizes: tuple[int, ...]
     space: ActionSpace
     init_std: float = 1.0
+    learn_std: bool = True
 
     @nn.compact
-    def __call__(self, obs: jax.Array) -> DiagonalGaussian | Categorical:
+    def __call__(self, obs: jax.Array) -> Distribution:
         """The distribution, batch axes those of `obs`."""
-        return ActionHead(self.space, self.init_std)(MLP(self.hidden_sizes)(obs))
+        head = ActionHead(self.space, self.init_std, learn_std=self.learn_std)
+        return head(MLP(self.hidden_sizes)(obs))

@@ -10,6 +10,7 @@ from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Categorical, DiagonalGaussian
 from adaptax.functional.gru import gru_sequence
 from adaptax.networks.mlp import dense
+from adaptax.networks.normalizer import Normalizer
 from adaptax.networks.policies import ActionHead
 
 
@@ -23,8 +24,13 @@ class GRU(nn.Module):
     size: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """X [..., T, F] and the hidden state [..., H] before it -> states [..., T, H], the last."""
+    def __call__(
+        self, x: jax.Array, hidden: jax.Array, reset: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """X [..., T, F] and the hidden state [..., H] before it -> states [..., T, H], the last.
+
+        Where `reset` [..., T] is True, the state is zero before that step.
+        """
         gates = nn.Dense(3 * self.size, name="input")(x)
         weights = self.param(
             "recurrent", _orthogonal_blocks, (self.size, 3 * self.size), jnp.float32
@@ -32,7 +38,9 @@ class GRU(nn.Module):
         bias = self.param("candidate_bias", nn.initializers.zeros, (self.size,))
         batch, (steps, width) = gates.shape[:-2], gates.shape[-2:]
         time_first = jnp.moveaxis(gates.reshape(-1, steps, width), 1, 0)
-        states = gru_sequence(weights, bias, time_first, hidden.reshape(-1, self.size))
+        if reset is not None:
+            reset = jnp.moveaxis(reset.reshape(-1, steps), 1, 0)
+        states = gru_sequence(weights, bias, time_first, hidden.reshape(-1, self.size), reset)
         sequence = jnp.moveaxis(states, 0, 1).reshape(*batch, steps, self.size)
         return sequence, sequence[..., -1, :]
 
@@ -51,12 +59,16 @@ class RecurrentActorCritic(nn.Module):
     embedding_size: int = 64
     hidden_size: int = 64
     init_std: float = 1.0
+    normalize: bool = False
+    """Whether inputs are normalised by their running moments."""
 
     @nn.compact
     def __call__(
         self, x: jax.Array, hidden: jax.Array
     ) -> tuple[DiagonalGaussian | Categorical, jax.Array, jax.Array]:
         """Inputs [..., T, F], state [..., H] -> distribution [..., T], value [..., T], state."""
+        if self.normalize:
+            x = Normalizer(name="normalizer")(x)
         embedded = nn.tanh(dense(self.embedding_size)(x))
         features, hidden = GRU(self.hidden_size)(embedded, hidden)
         value = dense(1, scale=1.0)(features)[..., 0]

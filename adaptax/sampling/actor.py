@@ -6,6 +6,7 @@ What happens to it at an episode's end is the actor's own decision, in `observe`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.batch import PyTree, Rollout
-from adaptax.core.spec import ActionSpace, Continuous
+from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 
 Extras = dict[str, jax.Array]
 
@@ -28,7 +29,7 @@ class Actor(Protocol):
     def act(
         self, carry: PyTree, obs: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, PyTree, Extras]:
-        """Obs [M, N, O] -> action [M, N, A] or [M, N], carry, and what a rollout should record."""
+        """Obs [M, N, O] -> action [M, N, *A], carry, and what a rollout should record."""
 
     def observe(
         self,
@@ -59,7 +60,7 @@ class Memoryless:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class UniformActor(Memoryless):
-    """Actions drawn uniformly: [-1, 1]^A or all A choices alike."""
+    """Actions drawn uniformly: [-1, 1]^A or all choices alike."""
 
     space: ActionSpace = field(metadata={"static": True})
 
@@ -70,7 +71,9 @@ class UniformActor(Memoryless):
         lanes = obs.shape[:2]
         if isinstance(self.space, Continuous):
             return jax.random.uniform(key, (*lanes, self.space.size), minval=-1.0), carry, {}
-        return jax.random.randint(key, lanes, 0, self.space.size), carry, {}
+        sizes = self.space.sizes if isinstance(self.space, MultiDiscrete) else self.space.size
+        shape = (*lanes, *self.space.shape)
+        return jax.random.randint(key, shape, 0, jnp.asarray(sizes)), carry, {}
 
 
 @jax.tree_util.register_dataclass
@@ -155,6 +158,43 @@ class RecurrentActor:
         return replace(self, memory=memory, deterministic=deterministic)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PerMember:
+    """Every member acts by an actor of its own: arrays of `actor` have a leading axis [M]."""
+
+    actor: Actor
+
+    def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
+        """The carry that one actor for all of them would start with."""
+        return self.actor.begin(num_members, num_lanes, key)
+
+    def act(
+        self, carry: PyTree, obs: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, PyTree, Extras]:
+        """Member by member, with a key for each."""
+        return _each(lambda actor, *inputs: actor.act(*inputs), self.actor, (carry, obs), key)
+
+    def observe(self, carry: PyTree, *step: jax.Array) -> PyTree:
+        """Member by member, with a key for each."""
+        *seen, key = step
+        inputs = (carry, *seen)
+        return _each(lambda actor, *inputs: actor.observe(*inputs), self.actor, inputs, key)
+
+
+def _each(
+    method: Callable[..., Any], actors: Actor, inputs: tuple[Any, ...], key: jax.Array
+) -> Any:
+    """`method` of every member's actor on its part of `inputs`, as if it were the only member."""
+
+    def one(actor: Actor, own_inputs: tuple[Any, ...], own_key: jax.Array) -> Any:
+        alone = jax.tree.map(lambda x: x[None], own_inputs)
+        return jax.tree.map(lambda x: x[0], method(actor, *alone, own_key))
+
+    num_members = jax.tree.leaves(inputs)[0].shape[0]
+    return jax.vmap(one)(actors, inputs, jax.random.split(key, num_members))
+
+
 def draw(distribution: Any, deterministic: bool, key: jax.Array) -> tuple[jax.Array, Extras]:
     """An action and what to record of it: nothing for the mode, else its joint log-probability."""
     if deterministic:
@@ -164,8 +204,13 @@ def draw(distribution: Any, deterministic: bool, key: jax.Array) -> tuple[jax.Ar
 
 
 def encode_action(space: ActionSpace, action: jax.Array) -> jax.Array:
-    """Actions as vectors [..., A]: themselves, or one-hot for discrete ones."""
-    return action if isinstance(space, Continuous) else jax.nn.one_hot(action, space.size)
+    """Actions as vectors [..., A]: themselves, or one-hot for choices, part by part."""
+    if isinstance(space, Continuous):
+        return action
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.sizes)]
+        return jnp.concatenate(parts, axis=-1)
+    return jax.nn.one_hot(action, space.size)
 
 
 def recurrent_input(

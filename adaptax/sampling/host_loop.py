@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout, select
 from adaptax.core.rng import episode_seeds
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import EnvSpec
 from adaptax.envs.pool import Pool, StepResult
 from adaptax.envs.task import Task
 from adaptax.sampling.actor import Actor
@@ -41,6 +41,11 @@ class Cursor:
     def num_slots(self) -> int:
         """M * N."""
         return self.shape[0] * self.shape[1]
+
+    def seeds(self, slots: np.ndarray, episode: np.ndarray) -> np.ndarray:
+        """Seeds [K] of the next episodes in `slots`, where each slot has ended `episode` [P]."""
+        numbers = episode[slots] * np.uint32(self.num_slots) + slots.astype(np.uint32)
+        return episode_seeds(self.root, numbers)
 
     def slot_tasks(self) -> list[Task]:
         """The task of every slot."""
@@ -76,23 +81,32 @@ class Cursor:
 
 
 def host_loop(
-    pool: Pool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
+    pool: Pool,
+    actor: Actor,
+    cursor: Cursor,
+    num_steps: int,
+    num_episodes: int | None,
+    slots: np.ndarray | None = None,
 ) -> tuple[Rollout, Cursor]:
-    """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes."""
-    tasks, active = cursor.slot_tasks(), np.arange(cursor.num_slots)
+    """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes.
+
+    Only the lanes in `slots` take part, all by default. The policy sees the others too: what it
+    answers one lane depends, in the last bit, on how many lanes there are.
+    """
+    tasks = cursor.slot_tasks()
+    active = np.arange(cursor.num_slots) if slots is None else slots
     record = _Record(pool.spec, cursor.shape, num_steps)
-    obs, episode = np.array(cursor.obs), np.array(cursor.episode)
+    obs, episode, t = np.array(cursor.obs), np.array(cursor.episode), cursor.t
     # The policy runs where the environments do; on a machine with a GPU that is not the default.
     cpu = jax.local_devices(backend="cpu")[0]
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
-    outcome = record.nothing_yet()
-    t = cursor.t
-    for step in range(num_steps):
+    carry, outcome = (carry, carry), record.nothing_yet()
+    while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
         lanes_obs = record.lanes(obs)
         action, carry, extras = _advance(actor, carry, outcome, lanes_obs, key, np.uint32(t))
         chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
         result = pool.step(active, chosen[active])
-        outcome = record.write(step, active, obs, chosen, result, extras)
+        outcome = record.write(active, obs, chosen, result, extras)
         t += 1
         obs[active] = result.next_obs
         ended = active[result.terminated | result.truncated]
@@ -102,11 +116,7 @@ def host_loop(
                 active = active[episode[active] < num_episodes]
                 ended = ended[episode[ended] < num_episodes]
         if len(ended):
-            numbers = episode[ended] * np.uint32(cursor.num_slots) + ended.astype(np.uint32)
-            seeds = episode_seeds(cursor.root, numbers)
-            obs[ended] = pool.reset(ended, seeds, [tasks[i] for i in ended])
-        if not len(active):
-            break
+            obs[ended] = pool.reset(ended, cursor.seeds(ended, episode), [tasks[i] for i in ended])
     carry = observe(actor, carry, outcome, key, np.uint32(t))
     after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
     return record.rollout(jax.tree.map(np.asarray, carry)), after
@@ -114,15 +124,19 @@ def host_loop(
 
 Outcome = tuple[Any, Any, Any, Any, Any, Any, Any]
 """Which lanes stepped [M, N], and their obs, action, reward, next_obs, terminated, truncated."""
+Carry = tuple[PyTree, PyTree]
+"""The actor's before it chose its last action, and after: in a lane that did not step, the former
+still stands."""
 
 
 @jax.jit
-def observe(actor: Actor, carry: PyTree, outcome: Outcome, key: jax.Array, t: Any) -> PyTree:
-    """The carry after step t - 1, in the lanes that took it; the others keep theirs."""
+def observe(actor: Actor, carry: Carry, outcome: Outcome, key: jax.Array, t: Any) -> PyTree:
+    """The actor's carry after step t - 1."""
+    before, acted = carry
     stepped, obs, action, reward, next_obs, terminated, truncated = outcome
     key = jax.random.fold_in(key, 2 * t)
-    seen = actor.observe(carry, obs, action, reward, next_obs, terminated, truncated, key)
-    return select(stepped, seen, carry)
+    seen = actor.observe(acted, obs, action, reward, next_obs, terminated, truncated, key)
+    return select(stepped, seen, before)
 
 
 def act(
@@ -134,61 +148,67 @@ def act(
 
 @jax.jit
 def _advance(
-    actor: Actor, carry: PyTree, outcome: Outcome, obs: jax.Array, key: jax.Array, t: Any
-) -> tuple[jax.Array, PyTree, dict[str, jax.Array]]:
+    actor: Actor, carry: Carry, outcome: Outcome, obs: jax.Array, key: jax.Array, t: Any
+) -> tuple[jax.Array, Carry, dict[str, jax.Array]]:
     """What the last step led to and then the next action, in one compiled call."""
-    return act(actor, observe(actor, carry, outcome, key, t), obs, key, t)
+    before = observe(actor, carry, outcome, key, t)
+    action, acted, extras = act(actor, before, obs, key, t)
+    return action, (before, acted), extras
 
 
 class _Record:
-    """A rollout being written: arrays [M * N, T, ...], zero where nothing was written."""
+    """A rollout being written: arrays [M * N, T, ...], zero where nothing was written.
+
+    Every lane has a place of its own to write at, so that one that waits leaves no gap.
+    """
 
     def __init__(self, spec: EnvSpec, shape: tuple[int, int], num_steps: int) -> None:
         self.shape, self.num_steps = shape, num_steps
         self.spec = spec
         self.arrays: dict[str, np.ndarray] = {}
+        self.every = np.arange(shape[0] * shape[1])
+        self.lengths = np.zeros_like(self.every)
 
     def write(
         self,
-        step: int,
         active: np.ndarray,
         obs: np.ndarray,
         action: np.ndarray,
         result: StepResult,
         extras: dict[str, jax.Array],
     ) -> Outcome:
-        """Record one step of the active slots."""
-        full = len(active) == len(obs)
-        pick = slice(None) if full else active
+        """Record one step of those active slots that acted."""
+        acted = slice(None) if result.acted is None else result.acted
+        rows = active[acted]
         fields = {
-            "obs": obs[pick],
-            "action": action[pick],
-            "reward": result.reward,
-            "next_obs": result.next_obs,
-            "terminated": result.terminated,
-            "truncated": result.truncated,
-            "valid": np.ones(len(active), bool),
+            "obs": obs[rows],
+            "action": action[rows],
+            "reward": result.reward[acted],
+            "next_obs": result.next_obs[acted],
+            "terminated": result.terminated[acted],
+            "truncated": result.truncated[acted],
+            "valid": np.ones(len(rows), bool),
         }
         flat = {k: np.asarray(x).reshape(len(obs), *x.shape[2:]) for k, x in extras.items()}
-        more = {name: x[pick] for name, x in flat.items()}
+        more = {name: x[rows] for name, x in flat.items()}
         if self.spec.has_success:
-            more["success"] = result.success
-        more |= {f"info/{name}": result.info[name] for name in self.spec.info_names}
+            more["success"] = result.success[acted]
+        more |= {f"info/{name}": result.info[name][acted] for name in self.spec.info_names}
+        at = self.lengths[rows]
         for name, x in (fields | {f"extras.{k}": v for k, v in more.items()}).items():
-            self._array(name, x)[pick, step] = x
-        names = ("valid", "obs", "action", "reward", "next_obs", "terminated", "truncated")
-        return self._outcome(*(self.arrays[name][:, step] for name in names))
+            self._array(name, x)[rows, at] = x
+        self.lengths[rows] += 1
+        stepped = np.zeros(len(obs), bool)
+        stepped[rows] = True
+        last = np.maximum(self.lengths - 1, 0)
+        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        return self._outcome(stepped, *(self.arrays[name][self.every, last] for name in names))
 
     def nothing_yet(self) -> Outcome:
         """The outcome before the first step: no lane has stepped."""
-        spec, slots = self.spec, self.shape[0] * self.shape[1]
+        spec, slots = self.spec, len(self.every)
         obs = np.zeros((slots, spec.observation_size), np.float32)
-        continuous = isinstance(spec.action, Continuous)
-        action = (
-            np.zeros((slots, spec.action.size), np.float32)
-            if continuous
-            else np.zeros(slots, np.int32)
-        )
+        action = np.zeros((slots, *spec.action.shape), spec.action.dtype)
         flag, reward = np.zeros(slots, bool), np.zeros(slots, np.float32)
         return self._outcome(flag, obs, action, reward, obs, flag, flag)
 
@@ -212,7 +232,6 @@ class _Record:
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
         if name not in self.arrays:
-            slots = self.shape[0] * self.shape[1]
-            shape = (slots, self.num_steps, *like.shape[1:])
+            shape = (len(self.every), self.num_steps, *like.shape[1:])
             self.arrays[name] = np.zeros(shape, like.dtype)
         return self.arrays[name]

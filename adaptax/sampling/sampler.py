@@ -9,12 +9,14 @@ import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.errors import check
-from adaptax.core.rng import episode_seeds, named_generator, named_key, stream_root
+from adaptax.core.rng import named_generator, named_key, stream_root
 from adaptax.envs.jax_pool import JaxPool
 from adaptax.envs.pool import Pool
+from adaptax.envs.ray_pool import RayPool
 from adaptax.envs.task import Suite, Task, TaskDistribution
 from adaptax.sampling.actor import Actor
 from adaptax.sampling.host_loop import Cursor, host_loop
+from adaptax.sampling.ray_loop import ray_loop
 from adaptax.sampling.scan_loop import scan_loop
 
 
@@ -126,7 +128,7 @@ class Sampler:
             carry=actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1)),
             episode=np.zeros(len(slots), np.uint32),
         )
-        seeds = episode_seeds(root, slots.astype(np.uint32))
+        seeds = cursor.seeds(slots, cursor.episode)
         cursor.obs = self._pool(len(slots)).reset(slots, seeds, cursor.slot_tasks())
         return cursor
 
@@ -134,7 +136,11 @@ class Sampler:
         self, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
     ) -> tuple[Rollout, Cursor]:
         pool = self._pool(cursor.num_slots)
-        loop: Any = scan_loop if isinstance(pool, JaxPool) else host_loop
+        loop: Any = host_loop
+        if isinstance(pool, JaxPool):
+            loop = scan_loop
+        elif isinstance(pool, RayPool):
+            loop = ray_loop
         rollout, cursor = loop(pool, actor, cursor, num_steps, num_episodes)
         self.num_steps += int(np.sum(rollout.valid))
         self.num_episodes += int(np.sum(rollout.terminated | rollout.truncated))

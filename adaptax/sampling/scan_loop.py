@@ -1,8 +1,8 @@
-"""The compiled loop: policy and environment together in one scan, for a JaxPool."""
+"""The compiled loop: policy and environment together in one program, for a JaxPool."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,8 @@ def scan_loop(
     """The same contract and the same data (to rounding) as the host loop."""
     inputs = (pool.params, cursor.root, cursor.key, np.uint32(cursor.t))
     start = (pool.lanes, cursor.carry, jnp.asarray(cursor.episode))
-    settings = (pool.env, cursor.shape, num_steps, num_episodes)
-    rollout, (lanes, episode) = _interact(*settings, actor, inputs, start)
+    settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes)
+    rollout, (lanes, episode) = _interact(settings, actor, inputs, start)
     pool.lanes = lanes
     after = replace(
         cursor,
@@ -36,61 +36,97 @@ def scan_loop(
     return rollout, after
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+State = tuple[Lanes, PyTree, jax.Array]
+"""Environments, the actor's carry, and how many episodes each lane has ended."""
+Loop = tuple[jax.Array, State, dict[str, Any]]
+"""Steps done, the state after them, and the record [T, M, N, ...] with so many rows written."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a compiled loop is made for."""
+
+    env: JaxEnv
+    shape: tuple[int, int]
+    """(M, N)"""
+    num_steps: int
+    num_episodes: int | None
+    """Episodes after which a lane stops; None to go on."""
+
+    def running(self, episode: jax.Array) -> jax.Array:
+        """Which lanes [P] still step."""
+        if self.num_episodes is None:
+            return jnp.ones(episode.shape, bool)
+        return episode < self.num_episodes
+
+    def split(self, x: jax.Array) -> jax.Array:
+        """[P, ...] as [M, N, ...]."""
+        return x.reshape(*self.shape, *x.shape[1:])
+
+
+@partial(jax.jit, static_argnums=0)
 def _interact(
-    env: JaxEnv,
-    shape: tuple[int, int],
-    num_steps: int,
-    num_episodes: int | None,
-    actor: Actor,
-    inputs: tuple[Any, ...],
-    start: tuple[Lanes, PyTree, jax.Array],
+    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State
 ) -> tuple[Rollout, tuple[Lanes, jax.Array]]:
     params, root, key, first = inputs
-    num_slots = shape[0] * shape[1]
-    slots = jnp.arange(num_slots, dtype=jnp.uint32)
 
-    def split(x: jax.Array) -> jax.Array:
-        return x.reshape(*shape, *x.shape[1:])
+    def goes_on(loop: Loop) -> jax.Array:
+        done, (_, _, episode), _ = loop
+        return (done < settings.num_steps) & settings.running(episode).any()
 
-    def step(
-        state: tuple[Lanes, PyTree, jax.Array], t: jax.Array
-    ) -> tuple[tuple[Lanes, PyTree, jax.Array], dict[str, Any]]:
-        lanes, carry, episode = state
-        running = jnp.ones(num_slots, bool) if num_episodes is None else episode < num_episodes
-        obs = split(lanes.obs)
-        action, acted, extras = act(actor, carry, obs, key, t)
-        flat = action.reshape(num_slots, *action.shape[2:])
-        stepped, outcome, truncated = step_lanes(env, params, lanes, flat)
-        if env.spec.has_success:
-            extras = {**extras, "success": split(outcome.success)}
-        record: dict[str, Any] = {
-            "obs": obs,
-            "action": action,
-            "reward": split(outcome.reward),
-            "next_obs": split(outcome.obs),
-            "terminated": split(outcome.terminated),
-            "truncated": split(truncated),
-        }
-        seen = observe(actor, acted, (split(running), *record.values()), key, t + 1)
-        carry = select(split(running), seen, carry)
-        ended = running & (outcome.terminated | truncated)
-        episode = episode + ended
-        again = ended if num_episodes is None else ended & (episode < num_episodes)
-        lanes = select(running, stepped, lanes)
-        lanes = jax.lax.cond(again.any(), lambda: _restart(again, episode, lanes), lambda: lanes)
-        record |= {"extras": extras}
-        zeros = jax.tree.map(jnp.zeros_like, record)
-        return (lanes, carry, episode), {
-            **select(split(running), record, zeros),
-            "valid": split(running),
-        }
+    def step(state: State, t: jax.Array) -> tuple[State, dict[str, Any]]:
+        return _step(settings, actor, (params, root, key, t), state)
 
-    def _restart(again: jax.Array, episode: jax.Array, lanes: Lanes) -> Lanes:
-        seeds = episode_seeds(jnp.asarray(root), episode * np.uint32(num_slots) + slots)
-        return select(again, reset_lanes(env, params, seeds), lanes)
+    def step_and_write(loop: Loop) -> Loop:
+        done, state, record = loop
+        state, row = step(state, first + done.astype(jnp.uint32))
+        return done + 1, state, jax.tree.map(lambda x, new: x.at[done].set(new), record, row)
 
-    times = first + jnp.arange(num_steps, dtype=jnp.uint32)
-    (lanes, carry, episode), record = jax.lax.scan(step, start, times)
+    rows = jax.eval_shape(step, start, first)[1]
+    blank = jax.tree.map(lambda x: jnp.zeros((settings.num_steps, *x.shape), x.dtype), rows)
+    # Not a scan: once every lane has its episodes, the rest of the record stays zero for nothing.
+    loop = jax.lax.while_loop(goes_on, step_and_write, (jnp.array(0), start, blank))
+    _, (lanes, carry, episode), record = loop
     record = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), record)
     return Rollout(**record, final_carry=carry), (lanes, episode)
+
+
+def _step(
+    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], state: State
+) -> tuple[State, dict[str, Any]]:
+    """One step of every lane that runs, and what a rollout records of it."""
+    (params, root, key, t), (lanes, carry, episode) = inputs, state
+    env, split = settings.env, settings.split
+    running, obs = settings.running(episode), split(lanes.obs)
+    action, acted, extras = act(actor, carry, obs, key, t)
+    flat = action.reshape(-1, *action.shape[2:])
+    stepped, outcome, truncated = step_lanes(env, params, lanes, flat)
+    if env.spec.has_success:
+        extras = {**extras, "success": split(outcome.success)}
+    record: dict[str, Any] = {
+        "obs": obs,
+        "action": action,
+        "reward": split(outcome.reward),
+        "next_obs": split(outcome.obs),
+        "terminated": split(outcome.terminated),
+        "truncated": split(truncated),
+    }
+    carry = observe(actor, (carry, acted), (split(running), *record.values()), key, t + 1)
+    record |= {"extras": extras, "valid": split(running)}
+    zeros = jax.tree.map(jnp.zeros_like, record)
+    record = select(split(running), record, zeros)
+    ended = running & (outcome.terminated | truncated)
+    episode = episode + ended
+    lanes = select(running, stepped, lanes)
+    again = ended & settings.running(episode)
+    restart = partial(_restart, env, params, root, again, episode)
+    return (jax.lax.cond(again.any(), restart, lambda old: old, lanes), carry, episode), record
+
+
+def _restart(
+    env: JaxEnv, params: PyTree, root: Any, again: jax.Array, episode: jax.Array, lanes: Lanes
+) -> Lanes:
+    """The lanes with the next episode begun where `again` [P] says."""
+    slots = jnp.arange(len(episode), dtype=jnp.uint32)
+    seeds = episode_seeds(jnp.asarray(root), episode * np.uint32(len(episode)) + slots)
+    return select(again, reset_lanes(env, params, seeds), lanes)

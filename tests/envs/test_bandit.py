@@ -12,9 +12,9 @@ SUITE = bandit(BanditConfig(num_arms=3, num_pulls=4, num_test_tasks=200))
 SLOTS = np.arange(6)
 
 
-def pulled(means: list[float], arm: int, num: int) -> np.ndarray:
+def pulled(means: list[float], arm: int, num: int, reward_std: float | None = None) -> np.ndarray:
     """Rewards [num] of one arm, each drawn with a key of its own."""
-    env, params = BanditEnv(len(means), 4), {"means": jnp.array(means)}
+    env, params = BanditEnv(len(means), 4, reward_std), {"means": jnp.array(means)}
     keys = jax.random.split(jax.random.key(0), num)
     step = jax.vmap(lambda key: env.step((), jnp.array(arm), key, params).reward)
     return np.asarray(jax.jit(step)(keys))
@@ -37,13 +37,30 @@ def test_certain_arms_pay_never_or_always(arm, reward):
     assert set(pulled([0.0, 1.0], arm, num=1000).tolist()) == {reward}
 
 
-def test_episode_ends_by_its_time_limit_alone():
+def test_a_gaussian_arm_pays_around_its_mean():
+    rewards = pulled([0.2, 0.9], arm=1, num=10_000, reward_std=0.5)
+    assert rewards.mean() == pytest.approx(0.9, abs=4 * 0.005)
+    assert rewards.std() == pytest.approx(0.5, abs=4 * 0.0035)
+
+
+@pytest.mark.parametrize(("reward", "std"), [("bernoulli", None), ("gaussian", 2.0)])
+def test_config_chooses_what_arms_pay(reward, std):
+    suite = bandit(BanditConfig(reward=reward, reward_std=2.0))
+    assert suite.make_pool(1).env.reward_std == std
+
+
+def test_machines_are_the_same_whatever_arms_pay():
+    gaussian = bandit(BanditConfig(num_arms=3, num_test_tasks=200, reward="gaussian"))
+    assert gaussian.task_set_hash() == SUITE.task_set_hash()
+
+
+def test_the_last_pull_ends_the_game_and_nothing_else_does():
     pool = SUITE.make_pool(6)
     obs = pool.reset(SLOTS, SLOTS.astype(np.uint32), SUITE.test.tasks[:6])
     results = [pool.step(SLOTS, np.zeros(6, np.int32)) for _ in range(4)]
-    cut = np.stack([r.truncated for r in results])
-    np.testing.assert_array_equal(cut, np.arange(4)[:, None] == np.full(6, 3))
-    assert not any(r.terminated.any() for r in results)
+    over = np.stack([r.terminated for r in results])
+    np.testing.assert_array_equal(over, np.arange(4)[:, None] == np.full(6, 3))
+    assert not any(r.truncated.any() for r in results)
     assert np.abs([obs, *(r.next_obs for r in results)]).max() == 0.0
 
 

@@ -5,41 +5,13 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from counting import PLAIN, Counting
 from gymnasium import spaces
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, Discrete
 from adaptax.envs.gym_pool import GymConfig, GymPool, gym_id_suite, gym_spec, gym_suite
 from adaptax.envs.task import Task
-
-PLAIN = Task("plain", 0, {})
-
-
-class Counting(gymnasium.Env):
-    """Its observation is the step counter; its options say when it ends, succeeds or breaks."""
-
-    observation_space = spaces.Box(0, np.inf, (1,), np.float32)
-    action_space = spaces.Box(-2.0, 6.0, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.options, self.count, self.seed = options or {}, 0, seed
-        return self.obs(), {}
-
-    def step(self, action):
-        self.count += 1
-        if self.count == self.options.get("raise_at"):
-            raise RuntimeError("motor on fire")
-        reward = np.nan if self.count == self.options.get("nan_at") else float(action.sum())
-        ends = self.count == self.options.get("ends_at")
-        cut = self.count == self.options.get("cut_at")
-        return self.obs(), reward, ends, cut, self.info()
-
-    def obs(self):
-        return np.array([self.count], np.float32)
-
-    def info(self):
-        return {"is_success": self.count >= 2}
 
 
 class Noisy(Counting):
@@ -246,6 +218,11 @@ def test_an_observation_that_does_not_fit_its_space_is_a_fault():
         pool.step(np.arange(1), idle(1))
 
 
+def test_an_action_that_is_not_finite_names_slot_step_and_task():
+    with pytest.raises(EnvironmentFault, match=r"slot 1, step 0, task 'plain': .*not finite"):
+        started(2, 9).step(np.arange(2), np.array([[0.0, 0.0], [0.0, np.nan]]))
+
+
 def test_bad_actions_are_refused():
     with pytest.raises(EnvironmentFault, match=r"shape \(2, 3\).* takes \(2, 2\)"):
         started(2, 9).step(np.arange(2), np.zeros((2, 3)))
@@ -260,10 +237,11 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
     ("observation", "action", "message"),
     [
         (spaces.Box(0, 255, (8, 8, 3), np.uint8), BOX, "pixels"),
-        (spaces.Dict({"x": BOX}), BOX, "takes a Box of numbers"),
-        (spaces.Tuple([BOX]), BOX, "takes a Box of numbers"),
-        (BOX, spaces.MultiDiscrete([2, 2]), "takes a Discrete or a Box of floats"),
-        (BOX, spaces.Box(0, 9, (1,), np.int32), "takes a Discrete or a Box of floats"),
+        (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), BOX, "pixels"),
+        (spaces.Tuple([spaces.Text(4)]), BOX, "takes a Box of numbers"),
+        (spaces.Graph(BOX, None), BOX, "takes a Box of numbers"),
+        (BOX, spaces.Dict({"x": BOX}), "takes a Discrete, a MultiDiscrete or a Box of floats"),
+        (BOX, spaces.Box(0, 9, (1,), np.int32), "takes a Discrete, a MultiDiscrete or a Box"),
         (BOX, spaces.Box(-np.inf, np.inf, (1,)), "unbounded"),
     ],
 )

@@ -1,0 +1,70 @@
+"""Running moments of inputs, kept beside a network's parameters in the collection `moments`.
+
+`policy.apply({"params": ..., "moments": ...}, obs)` normalises with the moments it is given; the
+algorithm brings them up to date between iterations with `updated_moments`, so that data and
+update of one iteration see the same network.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Moments = dict[str, jax.Array]
+"""`mean` [F], `variance` [F] (population) and `count` [] of all that was seen."""
+
+EPSILON = 1e-8
+"""Added to variances: what never varies stays where it is."""
+CLIP = 10.0
+"""Bound on normalised inputs, in standard deviations."""
+
+
+class Normalizer(nn.Module):
+    """(x - mean) / std of all that was seen so far, [..., F] -> [..., F]; at first x itself."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The normalised input, clipped."""
+        size = x.shape[-1]
+        mean = self.variable("moments", "mean", jnp.zeros, size)
+        variance = self.variable("moments", "variance", jnp.ones, size)
+        self.variable("moments", "count", jnp.zeros, ())
+        scaled = standardized(x, {"mean": mean.value, "variance": variance.value})
+        return jnp.clip(scaled, -CLIP, CLIP)
+
+
+def fresh_moments(size: int) -> Moments:
+    """Of nothing yet: standardising by them changes nothing."""
+    return {"mean": jnp.zeros(size), "variance": jnp.ones(size), "count": jnp.zeros(())}
+
+
+def standardized(x: jax.Array, moments: Moments) -> jax.Array:
+    """(x - mean) / std; x [..., F], or of any shape where F is 1."""
+    return (x - moments["mean"]) * jax.lax.rsqrt(moments["variance"] + EPSILON)
+
+
+def restored(x: jax.Array, moments: Moments) -> jax.Array:
+    """The inverse of `standardized`."""
+    return moments["mean"] + x * jnp.sqrt(moments["variance"] + EPSILON)
+
+
+def updated_moments(moments: Moments, x: jax.Array, valid: jax.Array) -> Moments:
+    """Moments after the entries of x [..., F] where `valid` [...] (Chan et al. 1979, eq. 1.5)."""
+    axes = tuple(range(valid.ndim))
+    mask = valid[..., None]
+    new = jnp.sum(valid)
+    mean = jnp.sum(jnp.where(mask, x, 0.0), axes) / jnp.maximum(new, 1)
+    variance = jnp.sum(jnp.where(mask, jnp.square(x - mean), 0.0), axes) / jnp.maximum(new, 1)
+    old = moments["count"]
+    total = jnp.maximum(old + new, 1.0)
+    share = new / total
+    shift = mean - moments["mean"]
+    # Before the first update the moments are (0, 1) by convention; with count 0 they drop out.
+    return {
+        "mean": moments["mean"] + shift * share,
+        "variance": moments["variance"] * (old / total)
+        + variance * share
+        + jnp.square(shift) * (old / total) * share,
+        "count": old + new,
+    }

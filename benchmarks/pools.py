@@ -1,0 +1,179 @@
+"""Environment steps a second of the pools, each against what bounds it. All in one run.
+
+python benchmarks/pools.py [--seconds 3] [--out results/pools.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from sampling import Work, measure, policy_actor, sampler
+
+from adaptax.core.spec import Continuous
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.provenance import provenance
+from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.sampler import Sampler
+
+JAX_LANES, JAX_STEPS = 4096, 128
+CARTPOLE_TARGET = 2_000_000
+"""Steps a second that `cartpole` must reach with uniform actions on two cores."""
+
+LOCOMOTION = {
+    "half-cheetah-vel": 0.8,
+    "half-cheetah-dir": 0.8,
+    "ant-vel": 0.8,
+    "ant-dir": 0.8,
+    "ant-dir-2d": 0.8,
+    "ant-goal": 0.8,
+    "humanoid-dir": 0.8,
+    "walker-vel": 0.8,
+    "swimmer-vel": 0.8,
+    "walker-params": 0.7,
+    "hopper-params": 0.7,
+}
+"""Share of its own raw native rate that each family must reach."""
+LOCOMOTION_LANES, LOCOMOTION_TASKS, LOCOMOTION_STEPS = 256, 32, 50
+"""Lanes in all, tasks that they are divided among, and steps of each in a piece of work."""
+
+
+def uniform_steps(suite_name: str, num_lanes: int, num_steps: int) -> Work:
+    """`steps` by uniform actions, falls and resets included, everything recorded."""
+    suite = make_suite(suite_name)
+    actor, collector = UniformActor(suite.spec.action), Sampler(suite, suite.train, 0, "benchmark")
+    tasks = collector.sample_tasks(1)
+
+    def work() -> int:
+        jax.block_until_ready(collector.steps(actor, tasks, num_lanes, num_steps))
+        return num_lanes * num_steps
+
+    return work
+
+
+def uniform_episodes(suite_name: str, num_lanes: int) -> Work:
+    """Whole episodes by uniform actions, one a lane; only their own steps count."""
+    suite = make_suite(suite_name)
+    actor, collector = UniformActor(suite.spec.action), Sampler(suite, suite.train, 0, "benchmark")
+    tasks = collector.sample_tasks(1)
+
+    def work() -> int:
+        return int(np.sum(collector.episodes(actor, tasks, num_lanes, 1).valid))
+
+    return work
+
+
+def jax_pools(seconds: float) -> dict[str, Any]:
+    """JaxPool: classic control by uniform actions, and `point-goal` with a policy of 2x64."""
+    contenders = {
+        "cartpole": uniform_steps("cartpole", JAX_LANES, JAX_STEPS),
+        "cartpole episodes": uniform_episodes("cartpole", JAX_LANES),
+        "pendulum": uniform_steps("pendulum", JAX_LANES, JAX_STEPS),
+        "point-goal, 2x64 policy": sampler(make_suite("point-goal"), JAX_LANES),
+    }
+    rates = measure(contenders, seconds)
+    for name, rate in rates.items():
+        print(f"JaxPool, {JAX_LANES} lanes, {name}: {rate:,.0f}", flush=True)
+    print(f"cartpole: {rates['cartpole'] / CARTPOLE_TARGET:.1f} times the target")
+    return {"lanes": JAX_LANES, **{name: round(rate) for name, rate in rates.items()}}
+
+
+def locomotion_work(suite_name: str) -> dict[str, Work]:
+    """The sampler with a 2x64 policy, falls and resets included; and its physics alone.
+
+    The second plays the native calls of the sampler's first piece of work again, without its
+    resets: the same models, states and controls in the same threads, and nothing else.
+    """
+    suite = make_suite(suite_name)
+    assert isinstance(suite.spec.action, Continuous)
+    actor = policy_actor(suite.spec.observation_size, suite.spec.action.size)
+    pool: Any = suite.make_pool(LOCOMOTION_LANES)
+    suite = replace(suite, make_pool=lambda num_slots: pool)
+    collector = Sampler(suite, suite.train, 0, "benchmark")
+    tasks, num_lanes = (
+        collector.sample_tasks(LOCOMOTION_TASKS),
+        LOCOMOTION_LANES // LOCOMOTION_TASKS,
+    )
+
+    def sample() -> int:
+        collector.steps(actor, tasks, num_lanes, LOCOMOTION_STEPS)
+        return LOCOMOTION_LANES * LOCOMOTION_STEPS
+
+    calls = native_calls(pool, sample)
+
+    def native() -> int:
+        for args, options in calls:
+            pool._rollout.rollout(*args, **options)
+        return LOCOMOTION_LANES * LOCOMOTION_STEPS
+
+    return {"sampler": sample, "native": native}
+
+
+def native_calls(pool: Any, work: Callable[[], Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """The arguments of the native calls in which a MujocoPool steps all lanes, during `work`."""
+    calls, native = [], pool._rollout
+
+    class Recorder:
+        def rollout(self, models: Any, data: Any, start: Any, control: Any, **options: Any) -> None:
+            if len(models) == pool.num_slots and options["nstep"] == pool._body.frame_skip:
+                calls.append(((models, data, start.copy(), control.copy()), options))
+            native.rollout(models, data, start, control, **options)
+
+    pool._rollout = Recorder()
+    work()
+    pool._rollout = native
+    return calls
+
+
+def locomotion_pools(seconds: float) -> dict[str, Any]:
+    """MujocoPool: every family's share of its own raw native rate, by the clock and by CPU time.
+
+    The two take turns. On a busy machine the share of CPU time is the steadier figure; it leaves
+    out that one core may wait while the other does what is not divided among threads.
+    """
+    report: dict[str, Any] = {}
+    for name, target in LOCOMOTION.items():
+        work = locomotion_work(name)
+        spent = {contender: np.zeros(2) for contender in work}
+        while min(clock for clock, _ in spent.values()) < seconds:
+            for contender, do in work.items():
+                before = np.array([time.perf_counter(), time.process_time()])
+                do()
+                spent[contender] += [time.perf_counter(), time.process_time()] - before
+        share, cpu_share = spent["native"] / spent["sampler"]
+        report[name] = {"share": round(share, 3), "cpu_share": round(cpu_share, 3)}
+        print(
+            f"{name}, {LOCOMOTION_LANES} lanes, 2x64 policy: {share:.2f} of the native rate by the "
+            f"clock, {cpu_share:.2f} by CPU time (target {target})",
+            flush=True,
+        )
+    return report
+
+
+def main() -> None:
+    """Measure, print, and write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per contender")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    options = parser.parse_args()
+    report: dict[str, Any] = {
+        "jax_pool": jax_pools(options.seconds),
+        "locomotion": locomotion_pools(options.seconds),
+    }
+    if options.out:
+        machine = platform.processor() or platform.machine()
+        about = {"machine": machine, **provenance(make_suite("cartpole"))}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({**report, "about": about}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

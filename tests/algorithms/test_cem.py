@@ -1,0 +1,149 @@
+"""CEM as an agent; its parts are in tests/functional/test_search.py."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import cliff_suite, point_suite, train_sampler, trained
+
+from adaptax.algorithms import cem
+from adaptax.algorithms.search import mean_actor, policy_of, score
+from adaptax.core.errors import ConfigError
+from adaptax.envs.task import TaskList
+from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.trainer import Trainer, TrainerConfig
+from adaptax.sampling.sampler import Sampler
+
+SMALL = {"n_samples": 8, "best_frac": 0.25, "num_episodes": 2}
+SUITE = point_suite()
+
+
+def small_cem(**settings):
+    return make_algorithm("cem", SUITE.spec, **SMALL | settings)
+
+
+def drawn(algorithm, generation: int):
+    state = algorithm.init(jax.random.key(0))
+    state = replace(state, generation=jnp.array(generation))
+    return state.mean, cem._draw(algorithm.config, state)
+
+
+def test_the_first_candidate_of_all_is_the_mean():
+    mean, first = drawn(small_cem(), 0)
+    _, later = drawn(small_cem(), 1)
+    np.testing.assert_array_equal(first[0], mean)
+    assert np.all(np.abs(first[1:] - mean).max(1) > 0.1)
+    assert np.abs(later[0] - mean).max() > 0.1
+
+
+def test_generations_are_drawn_with_the_scheduled_deviation():
+    algorithm = small_cem(n_samples=4096, init_std=0.5, extra_decay_time=100)
+    for generation, expected in [(0, 1.118034), (50, 0.866025), (100, 0.5)]:
+        mean, candidates = drawn(algorithm, generation)
+        assert np.std(candidates - mean) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_a_candidates_score_is_the_mean_return_of_its_episodes(num_tasks):
+    suite = cliff_suite()
+    algorithm = make_algorithm("cem", suite.spec, **SMALL, num_tasks=num_tasks)
+    candidates = jax.random.normal(jax.random.key(0), (8, algorithm.policy.size))
+    scores, figures = score(algorithm.config, algorithm.policy, candidates, train_sampler(suite))
+    sampler = train_sampler(suite)
+    tasks = sampler.sample_tasks(num_tasks)
+    for i in (0, 5):  # the first and another candidate, alone on what each of them met
+        rollout = played(sampler, algorithm.policy, candidates, tasks, i)
+        totals = np.sum(rollout.reward * rollout.valid, axis=-1)
+        np.testing.assert_allclose(scores[i], totals.mean(), rtol=1e-5)
+    np.testing.assert_allclose(figures["return"], np.mean(scores), rtol=1e-6)
+
+
+def played(sampler, policy, candidates, tasks, i):
+    """The rollout of candidate i, [tasks, N, T], where all others act as it does."""
+    sampler.restart()
+    sampler.sample_tasks(len(tasks))
+    rollout = sampler.episodes(mean_actor(policy, candidates[i]), tasks * len(candidates), 2, 1)
+    own = slice(i * len(tasks), (i + 1) * len(tasks))
+    return jax.tree.map(lambda x: np.asarray(x)[own], rollout)
+
+
+def test_a_nan_return_scores_minus_infinity():
+    suite = cliff_suite()
+    goals = [{"goal": np.array([np.nan, 0.0], np.float32)}]
+    suite = replace(suite, train=TaskList("nowhere", goals))
+    algorithm = make_algorithm("cem", suite.spec, **SMALL)
+    scores, _ = score(
+        algorithm.config,
+        policy_of(algorithm.config, suite.spec),
+        jnp.zeros((8, algorithm.policy.size)),
+        train_sampler(suite),
+    )
+    np.testing.assert_array_equal(scores, -np.inf)
+
+
+def test_the_policy_that_is_evaluated_and_kept_is_the_mean(tmp_path):
+    config = TrainerConfig(
+        str(tmp_path / "run"), num_iterations=2, evaluation_interval=None, quiet=True
+    )
+    trainer = Trainer(config, small_cem(), SUITE)
+    trainer.run()
+    mean = np.asarray(trainer.state.mean)
+    np.testing.assert_array_equal(trainer.algorithm.actor(trainer.state).params, mean)
+    again = Trainer(config, small_cem(), SUITE)
+    again.load()
+    np.testing.assert_array_equal(again.algorithm.actor(again.state).params, mean)
+    assert np.abs(mean).max() > 0.1
+
+
+def test_the_best_ever_is_kept_beside_the_mean():
+    state, metrics = trained(small_cem(), train_sampler(SUITE), 3)
+    assert state.best.score == metrics["return_best_ever"] >= metrics["return_max"]
+    assert state.best.params.shape == state.mean.shape
+    assert not np.array_equal(state.best.params, state.mean)
+
+
+def test_a_share_of_less_than_one_candidate_is_refused():
+    with pytest.raises(ConfigError, match=r"best_frac 0.05 of n_samples 19"):
+        small_cem(n_samples=19, best_frac=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "generation"), [({"extra_std": 0.0}, 1), ({"extra_decay_time": 2}, 2)]
+)
+def test_a_standstill_is_told_once(settings, generation, recwarn):
+    algorithm = small_cem(best_frac=0.125, **settings)
+    trained(algorithm, train_sampler(SUITE), 4)
+    told = [str(w.message) for w in recwarn if "cem:" in str(w.message)]
+    assert len(told) == 1
+    assert f"from generation {generation} on" in told[0]
+
+
+def generations_until_solved(algorithm, suite, seed: int, limit: int) -> int:
+    """Generations until the mean policy's return over 20 episodes is 475."""
+    sampler = Sampler(suite, suite.train, seed, "train")
+    evaluation = Sampler(suite, suite.test, seed, "evaluation")
+    state = algorithm.init(jax.random.key(seed))
+    for generation in range(1, limit + 1):
+        state, _ = algorithm.iteration(state, sampler)
+        rollout = evaluation.episodes(algorithm.actor(state), suite.test.tasks, 20, 1)
+        if np.sum(rollout.reward) / 20 >= 475:
+            return generation
+    return limit + 1
+
+
+@pytest.mark.slow
+def test_a_linear_policy_solves_cartpole_within_10_generations():
+    suite = make_suite("cartpole")
+    algorithm = make_algorithm(
+        "cem",
+        suite.spec,
+        n_samples=32,
+        best_frac=6 / 32,
+        init_std=1.0,
+        extra_std=0.5,
+        extra_decay_time=10,
+    )
+    needed = [generations_until_solved(algorithm, suite, seed, 10) for seed in range(3)]
+    assert sorted(needed)[1] <= 10  # of 20 seeds 16 do, the median in 5

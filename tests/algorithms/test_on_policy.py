@@ -1,0 +1,326 @@
+"""What A2C, PPO, PPO2 and TRPO have in common: boundaries, padding, resets, refusals."""
+
+import functools
+import importlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
+
+from adaptax.algorithms import on_policy
+from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.snapshot import flatten, unflatten
+from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.experiment.build import make_algorithm
+from adaptax.sampling.episodic import EpisodicActor
+
+NAMES = ["a2c", "ppo", "ppo2", "trpo"]
+SMALL = {"num_lanes": 4, "hidden_sizes": (5,), "lr": 0.01}
+KEY = jax.random.key(0)
+every_algorithm = pytest.mark.parametrize("name", NAMES)
+every_run = pytest.mark.parametrize(
+    ("name", "memory_size"), [*((name, None) for name in NAMES), ("ppo", 3)]
+)
+EVERY_OPTION = {
+    "min_rollouts": 8,
+    "std_init": 0.7,
+    "standardizer": "running",
+    "normalize_obs": True,
+    "normalize_returns": True,
+    "lr_scheduler": "linear",
+    "max_grad_norm": 0.5,
+}
+
+
+def agent(name: str, suite, *, batch_size: int, **settings):
+    """A small agent; where the value has passes of its own, they take the same minibatches."""
+    critic = {"critic": {"lr": 0.01, "batch_size": batch_size}} if name == "ppo" else {}
+    given = {**SMALL, "batch_size": batch_size, **critic, **settings}
+    return make_algorithm(name, suite.spec, **given)
+
+
+def update(name: str, algorithm, state, rollout):
+    """One compiled update on a given rollout."""
+    return compiled(name)(algorithm.config, algorithm.network, state, rollout)
+
+
+def compiled(name: str):
+    return importlib.import_module(f"adaptax.algorithms.{name}")._update
+
+
+@dataclass
+class Run:
+    """Four iterations of an agent with every option on; entry k is of after k iterations."""
+
+    algorithm: Any
+    states: list
+    samplers: list
+    metrics: list
+    rollouts: list
+    cache_sizes: list
+
+
+@functools.cache
+def run(name: str, memory_size: int | None = None) -> Run:
+    """On a suite whose episodes end early: 8 whole ones of at most 10 steps an iteration."""
+    suite, rollouts = cliff_suite(fall=0.3), []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    algorithm = agent(name, suite, batch_size=20, memory_size=memory_size, **EVERY_OPTION)
+    sampler, states = ChangingSampler(suite, record), [algorithm.init(KEY)]
+    samplers, metrics, sizes = [sampler.save()], [], []
+    for _ in range(4):
+        state, figures = algorithm.iteration(states[-1], sampler)
+        states.append(state)
+        samplers.append(sampler.save())
+        metrics.append(figures)
+        sizes.append(compiled(name)._cache_size())
+    return Run(algorithm, states, samplers, metrics, rollouts, sizes)
+
+
+def layouts(name: str, memory_size: int | None):
+    """Updates on eight whole episodes, two in each of four lanes or one in each of eight."""
+    suite = point_suite()
+    # A well-conditioned Fisher matrix, so that rounding stays as small as it is.
+    more = {"trust_region": {"reg_coeff": 0.3}} if name == "trpo" else {}
+    given = {"batch_size": 160, "min_rollouts": 8, "memory_size": memory_size, **more}
+    algorithm, sampler = agent(name, suite, **given), train_sampler(suite)
+    state = algorithm.init(KEY)
+    actor, tasks = algorithm.actor(state), sampler.sample_tasks(1)
+    along_time = sampler.episodes(actor, tasks, 4, 2)
+    bare = replace(along_time, final_carry=None)
+    along_lanes = jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), bare)
+    return state, [update(name, algorithm, state, r) for r in (along_time, along_lanes)]
+
+
+def assert_close(one, other, tolerance: float):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_size"), [("a2c", None), ("ppo", None), ("trpo", None), ("ppo", 3)]
+)
+def test_episodes_along_lanes_or_along_time_give_the_same_update(name, memory_size):
+    state, ((one, figures), (other, other_figures)) = layouts(name, memory_size)
+    assert_close(one.params, other.params, 1e-5)
+    assert_close(figures, other_figures, 1e-4)
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), one.params, state.params)
+    assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+def polluted(rollout, actor=None):
+    """Arbitrary finite values in every padded entry of every array."""
+    rng, valid = np.random.default_rng(0), np.asarray(rollout.valid)
+
+    def pollute(x):
+        x = np.array(x)
+        noise = 1e3 * rng.standard_normal(x.shape)
+        mask = valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
+        return np.where(mask, x, noise > 0 if x.dtype == bool else noise.astype(x.dtype))
+
+    bare = replace(rollout, final_carry=None, valid=None)
+    return replace(jax.tree.map(pollute, bare), valid=valid, final_carry=rollout.final_carry)
+
+
+@every_run
+def test_padding_changes_no_bit_of_an_update(name, memory_size):
+    done = run(name, memory_size)
+    rollout = done.rollouts[0]
+    assert np.sum(~np.asarray(rollout.valid)) > 20
+    state, _ = update(name, done.algorithm, done.states[0], polluted(rollout))
+    assert fingerprint(state) == fingerprint(done.states[1])
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo2", "trpo"])
+def test_padded_steps_make_no_updates(name):
+    done = run(name)
+    config, num_valid = done.algorithm.config, int(np.sum(done.rollouts[0].valid))
+    minibatches = -(-num_valid // 20)
+    assert minibatches < 4  # of the 80 steps with padding
+    value_passes = config.critic if name == "ppo" else config
+    counts = {int(x) for x in jax.tree.leaves(done.states[1].opt_state) if x.dtype == jnp.int32}
+    assert value_passes.num_epoch * minibatches in counts
+
+
+def test_minibatches_that_do_not_divide_the_batch_use_every_step():
+    suite = point_suite()
+    algorithm = agent("ppo2", suite, batch_size=30, min_steps=80, shuffle="sequences")
+    assert algorithm.config.whole_sequences
+    state, _ = algorithm.iteration(algorithm.init(KEY), train_sampler(suite))
+    counts = {int(x) for x in jax.tree.leaves(state.opt_state) if x.dtype == jnp.int32}
+    assert counts == {3 * 4}  # a minibatch is one lane of 20 steps
+
+
+@every_run
+def test_an_iteration_reports_the_episodes_that_ended(name, memory_size):
+    done = run(name, memory_size)
+    for rollout, metrics in zip(done.rollouts, done.metrics, strict=True):
+        ends = np.asarray(rollout.terminated | rollout.truncated)
+        index = np.cumsum(ends, -1) - ends
+        sums = [[np.sum(rollout.reward * (index == k), -1)] for k in range(2)]
+        assert ends.sum() == 8
+        assert metrics["return"] == pytest.approx(np.mean(sums), rel=1e-5)
+        assert metrics["return_max"] == pytest.approx(np.max(sums), rel=1e-5)
+        assert metrics["episode_length"] == pytest.approx(np.sum(rollout.valid) / 8)
+
+
+@every_run
+def test_nothing_recompiles_after_the_second_iteration(name, memory_size):
+    sizes = run(name, memory_size).cache_sizes
+    assert sizes[1] == sizes[3]
+
+
+@every_run
+def test_three_updates_after_save_and_load_are_bitwise_equal(name, memory_size):
+    done = run(name, memory_size)
+    saved = jax.tree.map(np.array, flatten(done.states[1]))
+    state = unflatten(done.algorithm.init(jax.random.key(9)), saved)
+    sampler = train_sampler(cliff_suite(fall=0.3))
+    sampler.restore(done.samplers[1])
+    for _ in range(3):
+        state, _ = done.algorithm.iteration(state, sampler)
+    assert fingerprint(state) == fingerprint(done.states[4])
+
+
+def test_a_warm_start_is_fresh_given_or_loaded():
+    algorithm = run("ppo").algorithm
+    fresh, same, other = (algorithm.init(jax.random.key(k)) for k in (0, 0, 1))
+    assert fingerprint(fresh) == fingerprint(same) != fingerprint(other)
+    given = replace(fresh, params=other.params)
+    assert fingerprint(algorithm.actor(given).params) == fingerprint(other.params)
+    loaded = unflatten(fresh, jax.tree.map(np.array, flatten(other)))
+    assert fingerprint(loaded) == fingerprint(other)
+
+
+@every_run
+def test_reset_keeps_weights_and_restores_exploration_and_schedule(name, memory_size):
+    done = run(name, memory_size)
+    state, again = done.states[4], done.algorithm.reset(done.states[4])
+    before, after = flatten(state.params), flatten(again.params)
+    for path, x in after.items():
+        if "log_std" in path:
+            np.testing.assert_allclose(x, np.log(0.7), rtol=1e-6)
+            assert np.abs(np.asarray(before[path] - x)).max() > 1e-4
+        else:
+            np.testing.assert_array_equal(x, before[path])
+    assert max(int(jnp.abs(x).max()) for x in jax.tree.leaves(again.opt_state)) == 0
+    assert float(again.moments["advantage"]["count"]) == 0.0
+    assert float(again.moments["obs"]["count"]) > 0.0
+
+
+@every_run
+def test_observations_returns_and_advantages_are_counted_once_each(name, memory_size):
+    done = run(name, memory_size)
+    seen = np.concatenate([np.asarray(r.obs)[np.asarray(r.valid)] for r in done.rollouts])
+    moments = done.states[4].moments
+    for what in ("obs", "return", "advantage"):
+        assert float(moments[what]["count"]) == len(seen)
+    np.testing.assert_allclose(moments["obs"]["mean"], seen.mean(0), atol=1e-5)
+    np.testing.assert_allclose(moments["obs"]["variance"], seen.var(0), rtol=1e-4)
+
+
+def test_gradients_of_policy_exploration_and_value_share_one_clip():
+    done = run("a2c")
+    # Before any step RMSprop's mean of squares is 0: after one on g it is 0.01 g^2.
+    rollout = done.rollouts[0]
+    algorithm = agent("a2c", cliff_suite(), batch_size=80, min_rollouts=8, max_grad_norm=1e-3)
+    after, figures = update("a2c", algorithm, algorithm.init(KEY), rollout)
+    assert float(figures["grad_norm"]) > 0.1
+    squares = {path: x for path, x in flatten(after.opt_state).items() if ".nu" in path}
+    assert {part for path in squares for part in ("log_std", "'value'") if part in path} == {
+        "log_std",
+        "'value'",
+    }
+    total = sum(float(jnp.sum(x)) for x in squares.values())
+    assert np.sqrt(total / 0.01) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_target_kl_ends_the_passes():
+    done = run("ppo2")
+    state, rollout = done.states[0], done.rollouts[0]
+    config = replace(done.algorithm.config, target_kl=1e-9)
+    after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
+    num_live = config.num_epoch * -(-int(np.sum(rollout.valid)) // 20)
+    assert float(figures["update_share"]) == pytest.approx(1 / num_live)  # the first is at KL 0
+    config = replace(config, target_kl=1e9)
+    after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
+    assert float(figures["update_share"]) == 1.0
+    assert_close(after.params, done.states[1].params, 1e-6)
+
+
+def test_every_task_of_an_iteration_has_its_share_of_the_lanes():
+    suite, shapes = point_suite(), []
+
+    def no_update(config, network, state, rollout):
+        shapes.append(rollout.valid.shape)
+        return state, {"kl": 0.0}
+
+    for settings in ({"min_steps": 78}, {"min_rollouts": 5}):
+        algorithm = agent("a2c", suite, batch_size=20, num_tasks=2, **settings)
+        given = (algorithm.config, algorithm.network, algorithm.init(KEY), train_sampler(suite))
+        on_policy.iterate(*given, no_update)
+    assert shapes == [(2, 2, 20), (2, 2, 40)]
+
+
+def test_an_update_that_is_not_finite_is_one_clear_error():
+    done = run("ppo")
+    broken = jax.tree.map(lambda x: x * np.nan, done.states[0].params)
+    sampler = train_sampler(cliff_suite(fall=0.3))
+    with pytest.raises(AdaptaxError, match="diverged"):
+        done.algorithm.iteration(replace(done.states[0], params=broken), sampler)
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"discount": 1.1}, "discount must lie in"),
+        ({"gae_lambda": -0.1}, "gae_lambda must lie in"),
+        ({"memory_size": 3, "shuffle": "steps"}, "whole sequences, not from shuffled steps"),
+        ({"num_tasks": 3}, "num_lanes 4 must be a multiple of num_tasks 3"),
+        ({"hidden_sizes": (8, 0)}, "hidden_sizes"),
+        ({"lr": 0.0}, "lr must be greater than 0"),
+        ({"batch_size": 41}, "batch_size 41 is more than the 40 steps of an iteration"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(name, settings, message):
+    spec = EnvSpec(2, Continuous(2), 20)
+    given = {**SMALL, "min_steps": 40, "batch_size": 20, **settings}
+    if name == "ppo":
+        given["critic"] = {"batch_size": 20}
+    with pytest.raises(ConfigError, match=message) as caught:
+        make_algorithm(name, spec, **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_minibatch_of_the_value_larger_than_the_batch_is_refused():
+    spec = EnvSpec(2, Continuous(2), 20)
+    with pytest.raises(ConfigError, match=r"critic\.batch_size 64 is more than the 40 steps"):
+        make_algorithm("ppo", spec, **SMALL, min_steps=40, batch_size=20)
+
+
+def test_ppo2_is_refused_without_standardised_advantages():
+    with pytest.raises(ConfigError, match="standardizer"):
+        make_algorithm("ppo2", EnvSpec(2, Continuous(2), 20), standardizer="none")
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo2"])
+def test_negative_weights_of_the_loss_are_refused(name):
+    with pytest.raises(ConfigError, match="entropy_coeff must not be negative"):
+        make_algorithm(name, EnvSpec(2, Continuous(2), 20), entropy_coeff=-1.0)
+
+
+def test_the_actor_takes_the_policy_and_its_normalisation():
+    algorithm, state = run("ppo").algorithm, run("ppo").states[1]
+    actor = algorithm.actor(state, deterministic=True)
+    assert isinstance(actor, EpisodicActor) and actor.deterministic
+    assert actor.obs_moments is state.moments["obs"]
+    assert on_policy.episodic_actor(algorithm.network, state, False).params is state.params

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from toys import ChangingSampler, cliff_suite, fingerprint
+
+from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig
+from adaptax.core.errors import ConfigError
+
+CONFIG = ReinforceConfig(num_lanes=6, num_episodes=2, discount=0.9, lr=0.02, hidden_sizes=(16,))
+
+
+def one_iteration(config=CONFIG):
+    """The algorithm, its states before and after an iteration, the data and the figures."""
+    suite, rollouts = cliff_suite(), []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    algorithm = Reinforce(config, suite.spec)
+    before = algorithm.init(jax.random.key(0))
+    after, metrics = algorithm.iteration(before, ChangingSampler(suite, record))
+    return algorithm, before, after, rollouts[0], metrics
+
+
+def returns_by_hand(rollout, discount: float) -> list[tuple[int, int, float]]:
+    """(lane, step, return) of every real step, episode by episode."""
+    found = []
+    for n in range(rollout.valid.shape[1]):
+        total = 0.0
+        for t in reversed(range(int(np.sum(rollout.valid[0, n])))):
+            if rollout.terminated[0, n, t] or rollout.truncated[0, n, t]:
+                total = 0.0
+            total = float(rollout.reward[0, n, t]) + discount * total
+            found.append((n, t, total))
+    return found
+
+
+def test_the_update_is_adams_step_along_the_policy_gradient():
+    algorithm, before, after, rollout, metrics = one_iteration()
+    assert np.any(~np.asarray(rollout.valid))
+    found = returns_by_hand(rollout, CONFIG.discount)
+    totals = np.array([total for _, _, total in found])
+    advantage = (totals - totals.mean()) / (totals.std() + 1e-8)
+    lanes, steps = (np.array([row[i] for row in found]) for i in (0, 1))
+    obs, action = rollout.obs[0, lanes, steps], rollout.action[0, lanes, steps]
+
+    def loss(params):
+        log_prob = algorithm.policy.apply(params, obs).log_prob(action)
+        return -jnp.mean(log_prob * advantage)
+
+    value, grads = jax.value_and_grad(loss)(before.params)
+    updates, _ = optax.adam(CONFIG.lr).update(grads, before.opt_state)
+    expected = optax.apply_updates(before.params, updates)
+    moments = after.opt_state[0].mu
+    for one, other in zip(jax.tree.leaves(moments), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(one, 0.1 * other, rtol=1e-4, atol=1e-7)
+    for one, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert float(metrics["policy_loss"]) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_every_parameter_is_trained():
+    _, before, after, _, _ = one_iteration()
+    for one, other in zip(
+        jax.tree.leaves(before.params), jax.tree.leaves(after.params), strict=True
+    ):
+        assert float(jnp.abs(one - other).max()) > 1e-4
+
+
+def test_figures_are_by_episode():
+    *_, metrics = one_iteration()
+    assert metrics.keys() == {"return", "return/episode_1", "return/episode_2", "policy_loss"}
+
+
+def test_the_deterministic_actor_takes_the_mean_action():
+    algorithm, _, after, rollout, _ = one_iteration()
+    obs = jnp.asarray(rollout.obs[:, :, 0])
+    actor = algorithm.actor(after, deterministic=True)
+    action, _, extras = actor.act({}, obs, jax.random.key(0))
+    np.testing.assert_array_equal(action, algorithm.policy.apply(after.params, obs).mean)
+    assert extras == {}
+
+
+def test_the_state_before_an_iteration_is_left_as_it_was():
+    algorithm, before, *_ = one_iteration()
+    expected = fingerprint(algorithm.init(jax.random.key(0)))
+    assert fingerprint(before) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_lanes": 0},
+        {"num_episodes": 0},
+        {"lr": 0.0},
+        {"init_std": -1.0},
+        {"hidden_sizes": (8, 0)},
+        {"discount": 1.5},
+        {"discount": -0.1},
+    ],
+)
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(ConfigError, match="must"):
+        replace(CONFIG, **settings)

@@ -1,0 +1,175 @@
+"""SVPG; its kernel and direction are in tests/functional/test_stein.py."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+from toys import ChangingSampler, fingerprint, point_suite
+
+from adaptax.algorithms import a2c, ppo2, svpg
+from adaptax.algorithms.a2c import A2C, A2CConfig
+from adaptax.algorithms.ppo2 import PPO2Config
+from adaptax.algorithms.svpg import SVPG, SVPGConfig, particle_state
+from adaptax.core.errors import ConfigError
+from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.functional.stein import stein_direction
+
+SUITE = point_suite()
+INNER = {"num_lanes": 8, "num_tasks": 8, "min_steps": 320, "hidden_sizes": (16,), "lr": 0.01}
+CONFIG = SVPGConfig(num_particles=2, temperature=5.0, particle=A2CConfig(**INNER, batch_size=80))
+SVPG_2 = SVPG(CONFIG, SUITE.spec)
+
+
+@functools.cache
+def two_iterations():
+    """States before, between and after two iterations, with rollouts and figures of both."""
+    rollouts = []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    sampler = ChangingSampler(SUITE, record)
+    states, figures = [SVPG_2.init(jax.random.key(0))], []
+    for _ in range(2):
+        state, metrics = SVPG_2.iteration(states[-1], sampler)
+        states.append(state)
+        figures.append(metrics)
+    return states, rollouts, figures
+
+
+def own_rollout(rollout, i: int, num_particles: int = 2):
+    """A particle's part of a rollout."""
+    own = slice(*(np.array([i, i + 1]) * (len(rollout.valid) // num_particles)))
+    return jax.tree.map(lambda x: x[own], rollout)
+
+
+@functools.cache
+def gradient():
+    return jax.jit(SVPG_2.inner.gradient)
+
+
+def vectors(trees):
+    return jnp.stack([ravel_pytree(tree)[0] for tree in trees])
+
+
+def test_particles_start_as_different_policies():
+    state = two_iterations()[0][0]
+    one, other = (particle_state(state, i) for i in range(2))
+    assert np.linalg.norm(np.subtract(*vectors([one.params, other.params]))) > 1.0
+    assert not np.array_equal(*(jax.random.key_data(p.key) for p in (one, other)))
+
+
+def test_recorded_gradients_move_nothing():
+    states, rollouts, _ = two_iterations()
+    particle = particle_state(states[0], 0)
+    recorded, after, _ = gradient()(particle, own_rollout(rollouts[0], 0))
+    assert fingerprint(after.params) == fingerprint(particle.params)
+    assert fingerprint(after.opt_state) == fingerprint(particle.opt_state)
+    assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(recorded))
+
+
+def test_the_recorded_gradient_is_the_mean_over_minibatches():
+    states, rollouts, _ = two_iterations()
+    particle, own = particle_state(states[0], 0), own_rollout(rollouts[0], 0)
+    whole = replace(SVPG_2.inner, config=A2CConfig(**INNER, batch_size=320))
+    one, other = (f(particle, own)[0] for f in (gradient(), jax.jit(whole.gradient)))
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_parameters_move_by_the_stein_direction_and_nothing_else():
+    states, rollouts, _ = two_iterations()
+    particles = [particle_state(states[0], i) for i in range(2)]
+    recorded = [gradient()(p, own_rollout(rollouts[0], i))[0] for i, p in enumerate(particles)]
+    climb = -vectors([g["policy"] for g in recorded]) / CONFIG.temperature
+    direction = stein_direction(vectors([p.params["policy"] for p in particles]), climb)
+    for i, (particle, own) in enumerate(zip(particles, recorded, strict=True)):
+        back = ravel_pytree(own["policy"])[1]
+        descent = {"policy": back(-direction[i]), "value": own["value"]}
+        step = SVPG_2.inner.step
+        updates, _ = step.update(descent, particle.opt_state, particle.params)
+        expected = optax.apply_updates(particle.params, updates)
+        found = particle_state(states[1], i).params
+        for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_one_particle_at_temperature_1_steps_as_its_inner_algorithm():
+    inner = A2CConfig(**INNER, batch_size=320)  # one minibatch, as SVPG makes one step
+    algorithm = SVPG(SVPGConfig(1, temperature=1.0, particle=inner), SUITE.spec)
+    state, own = algorithm.init(jax.random.key(0)), own_rollout(two_iterations()[1][0], 0)
+    after, _ = svpg._update(algorithm.config, algorithm.inner, state, own)
+    plain, _ = a2c._update(inner, A2C(inner, SUITE.spec).network, particle_state(state, 0), own)
+    found = particle_state(after, 0)
+    for x, y in zip(jax.tree.leaves(found.params), jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+    assert jax.tree.structure(found.opt_state) == jax.tree.structure(plain.opt_state)
+
+
+def test_a_snapshot_holds_every_particle_to_the_last_bit(tmp_path):
+    states, rollouts, _ = two_iterations()
+    snapshots = Snapshots(tmp_path)
+    snapshots.save(1, {"state": flatten(states[1])})
+    again = unflatten(SVPG_2.init(jax.random.key(9)), snapshots.load(1)["state"])
+    for i in (1, 0, 1):
+        assert fingerprint(particle_state(again, i)) == fingerprint(particle_state(states[1], i))
+    after, _ = svpg._update(CONFIG, SVPG_2.inner, again, rollouts[1])
+    assert fingerprint(after) == fingerprint(states[2])
+
+
+def test_each_particle_is_told_its_return_and_the_best_one_acts():
+    states, rollouts, figures = two_iterations()
+    episodes = [own_rollout(rollouts[1], i).reward.reshape(-1, 20) for i in range(2)]
+    returns = [float(np.mean(np.sum(rewards, axis=-1))) for rewards in episodes]
+    told = [figures[1][f"return/particle_{i}"] for i in (1, 2)]
+    np.testing.assert_allclose(told, returns, rtol=1e-5)
+    best = SVPG_2.actor(states[2])
+    expected = SVPG_2.particle_actor(states[2], int(np.argmax(returns)))
+    assert fingerprint(best) == fingerprint(expected)
+    assert fingerprint(best) != fingerprint(SVPG_2.particle_actor(states[2], np.argmin(returns)))
+
+
+def test_a_particle_starts_afresh_at_the_horizon():
+    algorithm = SVPG(replace(CONFIG, horizon=2), SUITE.spec)
+    states, rollouts, _ = two_iterations()
+    start = algorithm.init(jax.random.key(0))
+    np.testing.assert_array_equal(start.age, [0, 1])
+    after, _ = svpg._update(algorithm.config, algorithm.inner, start, rollouts[0])
+    np.testing.assert_array_equal(after.age, [1, 0])
+    np.testing.assert_array_equal(np.isfinite(after.returns), [True, False])
+    kept, renewed = (particle_state(after, i) for i in range(2))
+    unlimited = particle_state(states[1], 0)
+    np.testing.assert_allclose(*vectors([kept.params, unlimited.params]), atol=1e-6)
+    assert all(np.all(x == 0) for x in jax.tree.leaves(renewed.opt_state))
+    assert all(np.any(x != 0) for x in jax.tree.leaves(kept.opt_state))
+    distance = np.linalg.norm(np.subtract(*vectors([renewed.params, kept.params])))
+    assert distance > 1.0
+
+
+def test_another_inner_loss_may_be_given():
+    inner = PPO2Config(**INNER, batch_size=320, num_epoch=1)
+    config = SVPGConfig(2, particle=inner)
+    algorithm = SVPG(config, SUITE.spec, ppo2.loss, optax.adam)
+    state, rollout = algorithm.init(jax.random.key(0)), two_iterations()[1][0]
+    after, figures = svpg._update(config, algorithm.inner, state, rollout)
+    assert np.isfinite(figures["direction_norm"])
+    moved = [vectors([s.particles.params]) for s in (state, after)]
+    assert 0.001 < np.abs(np.subtract(*moved)).max() <= 0.0101  # one step of Adam
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be greater than 0"),
+        ({"horizon": -1}, "horizon must not be negative"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        SVPGConfig(**settings)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptax.core.config import check_positive, check_unit, from_dict, to_dict
+from adaptax.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_unit(self, "rate")
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int = 3
+    sizes: tuple[int, ...] = (64, 64)
+    limit: int | None = None
+    mode: Literal["fast", "exact"] = "fast"
+    name: str = "run"
+    loud: bool = False
+    inner: Inner = field(default_factory=Inner)
+
+    def __post_init__(self) -> None:
+        check_positive(self, "count", "limit")
+
+
+OTHER = Outer(5, (8,), 2, "exact", "other", True, Inner(0.25))
+
+
+def test_to_dict_holds_every_field_of_nested_configs():
+    assert to_dict(Outer()) == {
+        "count": 3,
+        "sizes": [64, 64],
+        "limit": None,
+        "mode": "fast",
+        "name": "run",
+        "loud": False,
+        "inner": {"rate": 0.5},
+    }
+
+
+@pytest.mark.parametrize("config", [Outer(), OTHER, dataclasses.replace(OTHER, sizes=())])
+def test_a_config_comes_back_equal_through_json(config):
+    assert from_dict(Outer, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_fields_left_out_keep_their_defaults():
+    assert from_dict(Outer, {"inner": {}, "count": 9}) == Outer(count=9)
+
+
+def test_whole_numbers_serve_as_floats():
+    config = from_dict(Inner, {"rate": 1})
+    assert isinstance(config.rate, float)
+    assert config.rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"count": "3"}, "run.count: expected int, not '3'"),
+        ({"count": 3.0}, "run.count: expected int, not 3.0"),
+        ({"count": True}, "run.count: expected int, not True"),
+        ({"count": None}, "run.count: expected int, not None"),
+        ({"limit": "none"}, "run.limit: expected int, not 'none'"),
+        ({"loud": 1}, "run.loud: expected bool, not 1"),
+        ({"name": 1}, "run.name: expected str, not 1"),
+        ({"sizes": 64}, "run.sizes: expected a list, not 64"),
+        ({"sizes": [64, "a"]}, "run.sizes: expected int, not 'a'"),
+        ({"mode": "slow"}, "run.mode: 'slow' is not one of ('fast', 'exact')"),
+        ({"mode": []}, "run.mode: [] is not one of ('fast', 'exact')"),
+        ({"inner": 0.5}, "run.inner: expected an object, not 0.5"),
+        ({"inner": {"rate": "x"}}, "run.inner.rate: expected float, not 'x'"),
+        ({"inner": {"rate": 1.5}}, "rate must lie in [0, 1], not 1.5"),
+        ({"count": 0}, "count must be greater than 0, not 0"),
+        ({"limit": -1}, "limit must be greater than 0, not -1"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place(data, message):
+    with pytest.raises(ConfigError) as caught:
+        from_dict(Outer, data, where="run")
+    assert str(caught.value) == message
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"unknown setting 'run.inner.rat'.*'run.inner.rate'"):
+        from_dict(Outer, {"inner": {"rat": 0.5}}, where="run")
+
+
+@pytest.mark.parametrize("data", [None, [], "run", 3])
+def test_anything_but_an_object_is_refused(data):
+    with pytest.raises(ConfigError, match="Outer: expected an object"):
+        from_dict(Outer, data)
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, -0.5, float("nan")])
+def test_check_positive_refuses(value):
+    with pytest.raises(ConfigError, match="limit must be greater than 0"):
+        Outer(limit=value)
+
+
+@pytest.mark.parametrize("value", [-0.001, 1.001, float("nan"), float("inf")])
+def test_check_unit_refuses(value):
+    with pytest.raises(ConfigError, match="rate must lie in"):
+        Inner(value)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from([*(f.name for f in dataclasses.fields(Outer)), "rate", "other"])
+
+
+@settings(max_examples=300, derandomize=True)
+@given(st.dictionaries(NAMES, JSON_VALUES | st.dictionaries(NAMES, JSON_VALUES)))
+def test_any_json_gives_a_config_or_a_config_error(data):
+    try:
+        config = from_dict(Outer, data)
+    except ConfigError:
+        return
+    assert from_dict(Outer, to_dict(config)) == config

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from adaptax.core.errors import SnapshotError
+from adaptax.core.snapshot import Snapshots, flatten, unflatten
+
+STRANGE = np.array([np.nan, -0.0, np.inf, 1e-45, 1 / 3], np.float32)
+
+
+def bits(tree):
+    """Types and bytes of all leaves."""
+    leaves = {k: np.asarray(x) for k, x in flatten(tree).items()}
+    return {k: (str(x.dtype), x.shape, x.tobytes()) for k, x in leaves.items()}
+
+
+def state():
+    """A pytree with all that states are made of."""
+    params = {"w": jnp.asarray(STRANGE), "b": jnp.float32(0.1)}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    return {
+        "params": params,
+        "opt_state": optimizer.init(params),
+        "key": jax.random.key(7),
+        "keys": jax.random.split(jax.random.key(8), 3),
+        "replay": np.arange(6, dtype=np.uint32).reshape(2, 3),
+        "flags": np.array([True, False]),
+        "counter": np.array(2**40, np.int64),
+        "precise": np.array(1 / 3, np.float64),
+        "tuple": (jnp.int32(4), [jnp.bfloat16(1.5)]),
+    }
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    return Snapshots(tmp_path / "snapshots", keep=3)
+
+
+def newest(snapshots):
+    """The first snapshot that can be read, and the warnings on the way."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = next(snapshots.newest(), None)
+    own = [str(w.message) for w in caught if "snapshot" in str(w.message)]
+    return found, own
+
+
+def files(snapshots, iteration: int):
+    directory = snapshots.directory / f"iteration-{iteration:08d}"
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_state_comes_back_bit_for_bit(snapshots):
+    before = state()
+    snapshots.save(3, {"state": flatten(before)})
+    after = unflatten(state(), snapshots.load(3)["state"])
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    assert bits(after) == bits(before)
+
+
+def test_restored_leaves_are_of_the_kind_they_were(snapshots):
+    snapshots.save(3, {"state": flatten(state())})
+    after = unflatten(state(), snapshots.load(3)["state"])
+    kinds = jax.tree.map(lambda x: isinstance(x, jax.Array), after)
+    assert kinds == jax.tree.map(lambda x: isinstance(x, jax.Array), state())
+    assert jax.random.uniform(after["key"]) == jax.random.uniform(jax.random.key(7))
+
+
+def test_numbers_and_text_come_back_equal(snapshots):
+    tree = {"seconds": 0.1 + 0.2, "count": 2**53 + 1, "text": "goal ä", "empty": "", "yes": True}
+    snapshots.save(1, tree)
+    loaded = snapshots.load(1)
+    assert loaded == tree
+    assert {k: type(x) for k, x in loaded.items()} == {k: type(x) for k, x in tree.items()}
+
+
+def test_nothing_in_a_snapshot_is_a_pickle(snapshots):
+    snapshots.save(3, {"state": flatten(state()), "text": "x"})
+    paths = [p for p in snapshots.directory.rglob("*") if p.is_file()]
+    assert len(paths) > 3
+    for path in paths:
+        with pytest.raises(Exception):  # noqa: B017 (pickle raises of all kinds)
+            pickle.loads(path.read_bytes())
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "largest file cut in half": lambda paths, about: (
+        lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2])
+    )(max(paths, key=lambda p: p.stat().st_size)),
+    "a bit flipped in the largest file": lambda paths, about: flip_a_bit(
+        max(paths, key=lambda p: p.stat().st_size)
+    ),
+    "a bit flipped in the smallest file": lambda paths, about: flip_a_bit(
+        min((p for p in paths if p.stat().st_size), key=lambda p: p.stat().st_size)
+    ),
+    "a file missing": lambda paths, about: paths[0].unlink(),
+    "a file too many": lambda paths, about: (paths[0].parent / "other").write_text("x"),
+    "no directory": lambda paths, about: shutil.rmtree(about.with_suffix("")),
+    "an empty digest file": lambda paths, about: about.write_text(""),
+    "a digest file of other JSON": lambda paths, about: about.write_text("[1]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_snapshot_is_named_and_the_one_before_it_used(snapshots, damage):
+    for iteration in (3, 6):
+        snapshots.save(iteration, {"x": np.full(1000, iteration)})
+    DAMAGES[damage](files(snapshots, 6), snapshots.directory / "iteration-00000006.json")
+    (iteration, tree), warned = newest(snapshots)
+    assert iteration == 3
+    assert tree["x"][0] == 3
+    assert len(warned) == 1
+    assert str(snapshots.directory / "iteration-00000006") in warned[0]
+    with pytest.raises(SnapshotError, match="iteration-00000006 is damaged or incomplete"):
+        snapshots.load(6)
+
+
+def test_a_half_written_snapshot_is_passed_over_and_cleared_away(snapshots):
+    snapshots.save(3, {"x": np.arange(3)})
+    snapshots.save(6, {"x": np.arange(6)})
+    (snapshots.directory / "iteration-00000006.json").unlink()
+    (snapshots.directory / "iteration-00000009.orbax-checkpoint-tmp").mkdir()
+    (iteration, _), warned = newest(snapshots)
+    assert (iteration, warned) == (3, [])
+    snapshots.discard_after(3)
+    names = sorted(path.name for path in snapshots.directory.iterdir())
+    assert names == ["iteration-00000003", "iteration-00000003.json"]
+
+
+def test_without_any_readable_snapshot_there_is_none(snapshots):
+    assert newest(snapshots) == (None, [])
+    snapshots.save(3, {"x": np.arange(3)})
+    files(snapshots, 3)[0].unlink()
+    found, warned = newest(snapshots)
+    assert found is None
+    assert len(warned) == 1
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
+    snapshots = Snapshots(tmp_path, keep=2)
+    for iteration, score in enumerate([1.0, 5.0, 2.0, None, 4.0, 3.0], start=1):
+        snapshots.save(iteration, {"x": iteration}, score)
+    assert snapshots.iterations() == [2, 5, 6]
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "iteration-00000002",
+        "iteration-00000005",
+        "iteration-00000006",
+    }
+
+
+@pytest.mark.parametrize("strange", [float("nan"), None])
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, strange):
+    snapshots = Snapshots(tmp_path, keep=1)
+    for iteration, score in enumerate([strange, 1.0, 0.5], start=1):
+        snapshots.save(iteration, {"x": iteration}, score)
+    assert snapshots.iterations() == [2, 3]
+
+
+def test_an_iteration_saved_again_replaces_the_first(snapshots):
+    snapshots.save(3, {"x": np.arange(3)})
+    snapshots.save(3, {"y": np.arange(4)})
+    assert list(snapshots.load(3)) == ["y"]
+    assert snapshots.iterations() == [3]
+
+
+def test_snapshots_after_an_iteration_are_discarded(snapshots):
+    for iteration in (3, 6, 9):
+        snapshots.save(iteration, {"x": iteration})
+    snapshots.discard_after(3)
+    assert snapshots.iterations() == [3]
+    assert not (snapshots.directory / "iteration-00000009").exists()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            {"w": jnp.zeros(3)},
+            "snapshot has float32\\[2\\] at \"\\['w'\\]\", configuration float32",
+        ),
+        ({"w": jnp.zeros(2, jnp.int32)}, "configuration int32\\[2\\]"),
+        ({"w": jnp.zeros(2), "b": jnp.zeros(1)}, "differ at \"\\['b'\\]\""),
+        ({}, "differ at \"\\['w'\\]\""),
+    ],
+)
+def test_a_snapshot_of_another_configuration_is_refused(template, message):
+    with pytest.raises(SnapshotError, match=message):
+        unflatten(template, flatten({"w": jnp.zeros(2)}))
+
+
+def test_the_score_is_on_record(snapshots):
+    snapshots.save(3, {"x": 1}, -2.5)
+    about = json.loads((snapshots.directory / "iteration-00000003.json").read_text())
+    assert about["score"] == -2.5

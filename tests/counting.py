@@ -1,0 +1,100 @@
+"""An environment that shows a step counter, for tests of whatever runs environments.
+
+In a module of its own: worker processes import it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from adaptax.envs.task import Task
+
+PLAIN = Task("plain", 0, {})
+
+
+class Counting(gymnasium.Env):
+    """Its observation is the step counter; its options say what happens at which count.
+
+    `ends_at` and `cut_at` end the episode, `nan_at` gives a NaN as the reward, `raise_at` raises,
+    `exit_at` and `kill_at` end the process, `hang_at` sleeps. With `once`, the name of a file, the
+    process is killed only if there is no such file yet.
+    """
+
+    observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-2.0, 6.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.options, self.count, self.seed = options or {}, 0, seed
+        return self.obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.at("raise_at"):
+            raise RuntimeError("motor on fire")
+        if self.at("exit_at"):
+            sys.exit(3)
+        if self.at("kill_at") and self.first_time():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.at("hang_at"):
+            time.sleep(600)
+        reward = np.nan if self.at("nan_at") else float(action.sum())
+        return self.obs(), reward, self.at("ends_at"), self.at("cut_at"), self.info()
+
+    def at(self, event: str) -> bool:
+        return self.count == self.options.get(event)
+
+    def first_time(self) -> bool:
+        mark = self.options.get("once")
+        if mark is None:
+            return True
+        if Path(mark).exists():
+            return False
+        Path(mark).touch()
+        return True
+
+    def obs(self):
+        return np.array([self.count], np.float32)
+
+    def info(self):
+        return {"is_success": self.count >= 2}
+
+
+class Random(gymnasium.Env):
+    """A walk whose steps, rewards and end are drawn from its seed; the task is its drift."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drift = options["drift"]
+        self.place = self.np_random.normal(size=2)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        noise = self.np_random.normal(size=2)
+        self.place = self.place + action + noise + self.drift
+        ends = bool(self.np_random.random() < 0.15)
+        info = {"success": self.place[0] > 1}
+        return self.place.astype(np.float32), self.place.sum(), ends, False, info
+
+
+class Forgiving(Random):
+    """Bears a reset without options, as the environment's own is in mode SAME_STEP."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options or {"drift": 0.0})
+
+
+def sync(make_env, mode: AutoresetMode | str, num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([make_env] * num_envs, autoreset_mode=mode)

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from counting import Counting, Random
+
+from adaptax.core.errors import ConfigError, EnvironmentFault
+from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
+from adaptax.envs.process_pool import ProcessPool
+from adaptax.envs.remote_fault import RemoteTraceback
+from adaptax.envs.task import Task
+
+TESTS = Path(__file__).parents[1]
+NUM_SLOTS = 5
+EVERY = np.arange(NUM_SLOTS)
+FIELDS = ("next_obs", "reward", "terminated", "truncated", "success")
+
+
+def maker(make_env=Counting, horizon: int = 9, **params):
+    """What makes an in-process pool, and its spec."""
+    spec = gym_spec(make_env, horizon, params=params)
+    return partial(GymPool, make_env, spec=spec), spec
+
+
+def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> ProcessPool:
+    """A pool with an episode begun in as many slots as there are tasks."""
+    make_pool, spec = maker()
+    pool = ProcessPool(make_pool, spec, num_workers, len(tasks), timeout)
+    slots = np.arange(len(tasks))
+    named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
+    pool.reset(slots, slots.astype(np.uint32), named)
+    return pool
+
+
+def step(pool, num_slots: int):
+    return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))
+
+
+def children() -> set[int]:
+    """Processes that this one has started, but for multiprocessing's own tracker."""
+    every = psutil.Process().children(recursive=True)
+    return {p.pid for p in every if "resource_tracker" not in " ".join(p.cmdline())}
+
+
+def segments() -> set[str]:
+    """What lies in shared memory under a name, mapped files that were unlinked included."""
+    named = {path.name for path in Path("/dev/shm").iterdir()}
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return named | {line.split()[-2] for line in maps if "/dev/shm/pym" in line}
+
+
+@pytest.fixture(autouse=True)
+def new_children():
+    """Processes started since the test began; it must leave none, and no shared memory."""
+    old_children, old_segments = children(), segments()
+    yield lambda: children() - old_children
+    gc.collect()
+    assert children() == old_children
+    assert segments() == old_segments
+
+
+@pytest.fixture(scope="module")
+def pools():
+    """A pool in this process, and the same with 1, 2 and 3 workers."""
+    make_pool, spec = maker(Random, drift=0.0)
+    workers = [ProcessPool(make_pool, spec, n, NUM_SLOTS) for n in (1, 2, 3)]
+    yield [make_pool(NUM_SLOTS), *workers]
+    for pool in workers:
+        pool.close()
+
+
+def drifts() -> list[Task]:
+    return [Task(f"drift-{i}", i, {"drift": 0.1 * i}) for i in EVERY]
+
+
+def play(pools, num_steps: int, seed: int = 0) -> np.ndarray:
+    """The same random actions in all pools, which must agree to the last bit; returns of all."""
+    rng, tasks = np.random.default_rng(seed), drifts()
+    seeds = rng.integers(2**32, size=(num_steps, NUM_SLOTS), dtype=np.uint32)
+    starts = [pool.reset(EVERY, seeds[0], tasks) for pool in pools]
+    assert all(np.array_equal(starts[0], start) for start in starts)
+    total = np.zeros(NUM_SLOTS)
+    for t in range(num_steps):
+        actions = rng.uniform(-1, 1, (NUM_SLOTS, 2)).astype(np.float32)
+        results = [pool.step(EVERY, actions) for pool in pools]
+        for result, name in ((r, n) for r in results for n in FIELDS):
+            np.testing.assert_array_equal(getattr(result, name), getattr(results[0], name))
+            assert getattr(result, name).dtype == getattr(results[0], name).dtype
+        total += results[0].reward
+        over = np.flatnonzero(results[0].terminated | results[0].truncated)
+        if len(over):
+            for pool in pools:
+                pool.reset(over, seeds[t, over], [tasks[i] for i in over])
+    return total
+
+
+def test_one_two_and_three_workers_equal_in_process(pools):
+    total = play(pools, num_steps=3 * 9)
+    assert len(np.unique(total)) == NUM_SLOTS
+
+
+def test_what_one_pool_saved_in_mid_episode_another_continues(pools):
+    play(pools, num_steps=5, seed=1)
+    saved = [pool.save() for pool in pools]
+    for other in saved[1:]:
+        assert all(np.array_equal(other[name], saved[0][name]) for name in saved[0])
+    running = np.flatnonzero(saved[0]["running"])
+    actions = np.full((len(running), 2), 0.5, np.float32)
+    expected = pools[0].step(running, actions)
+    play(pools[1:], num_steps=3, seed=2)
+    for pool, state in zip(pools[1:], [saved[2], saved[0], saved[1]], strict=True):
+        pool.restore(state, drifts())
+        result = pool.step(running, actions)
+        np.testing.assert_array_equal(result.next_obs, expected.next_obs)
+        np.testing.assert_array_equal(result.reward, expected.reward)
+
+
+def test_stepping_some_slots_leaves_the_others():
+    pool = started(2, {}, {}, {})
+    pool.step(np.array([2]), np.zeros((1, 2), np.float32))
+    pool.step(np.array([2, 0]), np.zeros((2, 2), np.float32))
+    np.testing.assert_array_equal(step(pool, 3).next_obs[:, 0], [2, 1, 3])
+    pool.close()
+
+
+def test_results_are_copies_of_shared_memory():
+    pool = started(1, {}, {})
+    first = step(pool, 2)
+    step(pool, 2)
+    np.testing.assert_array_equal(first.next_obs, [[1], [1]])
+    pool.close()
+
+
+def test_more_workers_than_slots_are_not_started():
+    pool = started(7, {}, {})
+    assert len(pool._workers) == 2
+    pool.close()
+
+
+def test_workers_do_without_jax():
+    program = """
+        import sys
+        import adaptax.envs.gym_pool, adaptax.envs.process_pool, adaptax.envs.vector_pool
+        print("jax" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_an_exception_comes_back_with_its_traceback_within_a_second():
+    pool = started(2, {}, {}, {}, {"raise_at": 2})
+    step(pool, 4)
+    begun = time.perf_counter()
+    with pytest.raises(EnvironmentFault, match=r"^slot 3, step 1, task 't3': .*motor") as fault:
+        step(pool, 4)
+    assert time.perf_counter() - begun < 1.0
+    assert "\n" not in str(fault.value)
+    cause = fault.value.__cause__
+    assert isinstance(cause, RemoteTraceback)
+    assert 'raise RuntimeError("motor on fire")' in str(cause)
+
+
+def test_an_exception_does_not_wait_for_a_slow_worker():
+    pool = started(2, {"hang_at": 1}, {"raise_at": 1})
+    begun = time.perf_counter()
+    with pytest.raises(EnvironmentFault, match=r"slot 1, step 0, task 't1': .*motor"):
+        step(pool, 2)
+    assert time.perf_counter() - begun < 1.0 + 2.0  # and the grace for closing
+
+
+def test_a_nan_names_slot_step_and_task():
+    pool = started(2, {}, {}, {"nan_at": 1})
+    with pytest.raises(EnvironmentFault, match=r"slot 2, step 0, task 't2': .*not finite"):
+        step(pool, 3)
+
+
+def test_a_fault_ends_the_pool(new_children):
+    pool = started(2, {"raise_at": 1}, {})
+    with pytest.raises(EnvironmentFault, match="motor"):
+        step(pool, 2)
+    assert new_children() == set()
+    with pytest.raises(EnvironmentFault, match="this pool is closed"):
+        step(pool, 2)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ("kill_at", r"worker 1 \(slots 2 to 2\): the process was killed by SIGKILL during a step"),
+        ("exit_at", r"worker 1 \(slots 2 to 2\): the process ended with code 3 during a step"),
+    ],
+)
+def test_a_worker_that_dies_is_an_error(event, message):
+    pool = started(2, {}, {}, {event: 1})
+    with pytest.raises(EnvironmentFault, match=message):
+        step(pool, 3)
+
+
+def test_a_worker_killed_between_two_steps_is_an_error():
+    pool = started(2, {}, {})
+    victim = pool._workers[0].process
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join()
+    with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 0\): .* SIGKILL"):
+        step(pool, 2)
+
+
+def test_a_worker_that_hangs_is_an_error():
+    pool = started(2, {}, {"hang_at": 1}, timeout=1.0)
+    with pytest.raises(EnvironmentFault, match=r"worker 1 .* not answered a step within 1 s"):
+        step(pool, 2)
+
+
+def test_actions_of_a_wrong_size_are_refused_and_the_pool_goes_on():
+    pool = started(1, {}, {})
+    with pytest.raises(EnvironmentFault, match=r"shape \(2, 3\).* takes \(2, 2\)"):
+        pool.step(np.arange(2), np.zeros((2, 3), np.float32))
+    np.testing.assert_array_equal(step(pool, 2).next_obs, [[1], [1]])
+    pool.close()
+
+
+def test_an_environment_that_cannot_be_pickled_is_one_line_before_anything_starts(new_children):
+    class Local(Counting):
+        pass
+
+    for make_env in (Local, lambda: Counting()):
+        with pytest.raises(
+            ConfigError, match=r"cannot be sent to a worker process: .*top level"
+        ) as e:
+            gym_suite("local", make_env, horizon=5, num_workers=2)
+        assert "\n" not in str(e.value)
+    assert new_children() == set()
+
+
+def broken() -> Counting:
+    raise OSError("no display")
+
+
+def test_an_environment_that_cannot_be_made_is_an_error():
+    _, spec = maker()
+    with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 1\): OSError: no display"):
+        ProcessPool(partial(GymPool, broken, spec=spec), spec, 1, 2)
+
+
+@pytest.mark.parametrize(("num_workers", "num_slots"), [(0, 2), (2, 0)])
+def test_sizes_must_be_positive(num_workers, num_slots):
+    make_pool, spec = maker()
+    with pytest.raises(ConfigError, match="must be greater than 0, not 0"):
+        ProcessPool(make_pool, spec, num_workers, num_slots)
+
+
+def test_close_ends_workers_and_can_be_called_again(new_children):
+    pool = started(2, {}, {})
+    assert len(new_children()) == 2
+    pool.close()
+    assert new_children() == set()
+    pool.close()
+
+
+def test_a_pool_that_is_forgotten_ends_its_workers(new_children):
+    pool = started(2, {}, {})
+    assert len(new_children()) == 2
+    del pool
+    gc.collect()
+    assert new_children() == set()
+
+
+def test_an_interrupt_in_mid_step_ends_the_workers(new_children):
+    pool = started(1, {"hang_at": 1})
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        step(pool, 1)
+    assert new_children() == set()
+
+
+OWNER = """
+    import os, signal, sys, time
+    from functools import partial
+    import numpy as np
+    from counting import PLAIN, Counting
+    from adaptax.envs.gym_pool import GymPool, gym_spec
+    from adaptax.envs.process_pool import ProcessPool
+
+    if __name__ == "__main__":
+        spec = gym_spec(Counting, 9)
+        pool = ProcessPool(partial(GymPool, Counting, spec=spec), spec, 2, 2)
+        pool.reset(np.arange(2), np.zeros(2, np.uint32), [PLAIN] * 2)
+        print(*(worker.process.pid for worker in pool._workers), flush=True)
+        {ending}
+"""
+ENDINGS = {
+    "end of the program": ("pass", 0),
+    "exception": ("raise ValueError('own mistake')", 1),
+    "sys.exit": ("sys.exit(5)", 5),
+    "kill -9": ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+    "kill -9 in mid-step": (
+        "signal.setitimer(signal.ITIMER_REAL, 0.5); "
+        "signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL)); "
+        "task = type(PLAIN)('hangs', 0, {'hang_at': 1}); "
+        "pool.reset(np.arange(2), np.zeros(2, np.uint32), [task] * 2); "
+        "pool.step(np.arange(2), np.zeros((2, 2), np.float32))",
+        -9,
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_workers_end_with_their_parent(ending, tmp_path):
+    code, expected = ENDINGS[ending]
+    script = tmp_path / "owner.py"
+    script.write_text(textwrap.dedent(OWNER).replace("{ending}", code))
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
+    assert done.returncode == expected, done.stderr
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=5
+    )
+    assert alive == []
+    assert "leaked" not in done.stderr
+
+
+def test_ctrl_c_goes_to_the_parent_alone(tmp_path):
+    wait = (
+        "signal.signal(signal.SIGINT, lambda *_: None); os.killpg(0, signal.SIGINT); "
+        "time.sleep(0.5); "
+        "print(*pool.step(np.arange(2), np.zeros((2, 2), np.float32)).next_obs[:, 0])"
+    )
+    script = tmp_path / "owner.py"
+    script.write_text(textwrap.dedent(OWNER).replace("{ending}", wait))
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=env, start_new_session=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1] == "1.0 1.0"
+    assert done.stderr == ""
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    script = tmp_path / "owner.py"
+    text = textwrap.dedent(OWNER).replace("{ending}", "pass")
+    script.write_text(text.replace('if __name__ == "__main__":', "if True:"))
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
+    assert done.returncode == 1
+    assert "during a start; a script that starts workers does so under `if __name__" in done.stderr

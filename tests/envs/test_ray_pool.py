@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from counting import Counting, Forgiving
+
+from adaptax.core.errors import ConfigError, EnvironmentFault
+from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
+from adaptax.envs.placement import placed
+from adaptax.envs.ray_crew import RayCrew
+from adaptax.envs.ray_pool import RayPool
+from adaptax.envs.remote_fault import RemoteTraceback
+from adaptax.envs.task import Task
+from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.sampler import Sampler
+
+pytestmark = pytest.mark.slow
+LANES, HORIZON = 4, 6
+
+
+def new_pool(num_slots: int, make_env=Counting, num_actors: int = 2, **settings) -> RayPool:
+    """A pool with actors of its own."""
+    spec = gym_spec(Forgiving if make_env is Forgiving else Counting, 9)
+    crew = RayCrew(num_actors, **settings)
+    return RayPool(partial(GymPool, make_env, spec=spec), spec, crew, num_slots)
+
+
+def started(*tasks: dict) -> RayPool:
+    """A pool with an episode begun in as many slots as there are tasks."""
+    pool = new_pool(len(tasks))
+    slots = np.arange(len(tasks))
+    named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
+    pool.reset(slots, slots.astype(np.uint32), named)
+    return pool
+
+
+def step(pool, num_slots: int):
+    return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))
+
+
+def free_cpus(ray) -> float:
+    """CPUs of the cluster that no actor has, once those of ended actors are given back."""
+    deadline = time.monotonic() + 10
+    while True:
+        gc.collect()
+        free = ray.available_resources().get("CPU", 0.0)
+        if free == 2.0 or time.monotonic() > deadline:
+            return free
+        time.sleep(0.2)
+
+
+def rollouts(train: list[dict], make_env=Counting, num_ray_actors: int = 0):
+    """Whole episodes, then steps before and after a restore in mid-episode."""
+    family = gym_suite("s", make_env, train=train, horizon=HORIZON, num_ray_actors=num_ray_actors)
+    actor, tasks = UniformActor(family.spec.action), family.train.tasks
+    sampler = Sampler(family, family.train, 0, "train")
+    found = [sampler.episodes(actor, tasks, LANES, 2)]
+    found += [sampler.steps(actor, tasks, LANES, 7) for _ in range(3)]
+    sampler.close()
+    return found
+
+
+def assert_same(one, other) -> None:
+    for a, b in zip(one, other, strict=True):
+        for name, value in vars(a).items():
+            if isinstance(value, np.ndarray):
+                np.testing.assert_array_equal(value, getattr(b, name), err_msg=name)
+
+
+@pytest.mark.parametrize("kill_at", [1, 5])
+def test_a_lost_actors_lanes_are_run_again_and_the_data_are_the_same(local_ray, tmp_path, kill_at):
+    lost = rollouts([{}, {"kill_at": kill_at, "once": str(tmp_path / "mark")}], num_ray_actors=2)
+    assert (tmp_path / "mark").exists()
+    assert_same(lost, rollouts([{}, {}]))
+
+
+def test_an_actor_lost_in_mid_episode_goes_on_from_its_state(local_ray, tmp_path):
+    """The mark is made after the first call, so that the actor dies in one that began midway."""
+    mark = tmp_path / "mark"
+    mark.touch()
+    family = gym_suite("s", Counting, train=[{"kill_at": 4, "once": str(mark)}], horizon=9)
+    actor, tasks = UniformActor(family.spec.action), family.train.tasks
+    samplers = [Sampler(f, f.train, 0, "train") for f in (family, placed(family, num_ray_actors=2))]
+    for sampler in samplers:
+        sampler.steps(actor, tasks, 2, 2)
+    expected = samplers[0].steps(actor, tasks, 2, 4)
+    mark.unlink()
+    assert_same([samplers[1].steps(actor, tasks, 2, 4)], [expected])
+    assert mark.exists()
+    for sampler in samplers:
+        sampler.close()
+
+
+def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):
+    with pytest.raises(EnvironmentFault, match=r"Ray actor 1 \(slots 2 to 3\) was lost 3 times"):
+        step(started({}, {}, {}, {"kill_at": 1}), 4)
+    assert free_cpus(local_ray) == 2.0
+
+
+def test_slot_by_slot_it_equals_the_pool_in_process(local_ray):
+    pools = [GymPool(Forgiving, 5, horizon=9), new_pool(5, Forgiving)]
+    tasks = [Task("t", i, {"drift": 0.1 * i}) for i in range(5)]
+    rng = np.random.default_rng(0)
+    order = np.array([3, 0, 4, 1, 2])
+    starts = [pool.reset(order, order.astype(np.uint32), tasks) for pool in pools]
+    np.testing.assert_array_equal(*starts)
+    running = order
+    for _ in range(9):
+        actions = rng.uniform(-1, 1, (len(running), 2)).astype(np.float32)
+        one, other = (pool.step(running, actions) for pool in pools)
+        for name in ("next_obs", "reward", "terminated", "truncated", "success"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
+        running = running[~(one.terminated | one.truncated)]
+        if not len(running):
+            break
+    pools[1].close()
+
+
+def test_an_exception_comes_back_with_its_traceback(local_ray):
+    pool = started({}, {}, {}, {"raise_at": 2})
+    step(pool, 4)
+    with pytest.raises(EnvironmentFault, match=r"^slot 3, step 1, task 't3': .*motor") as fault:
+        step(pool, 4)
+    assert "\n" not in str(fault.value)
+    assert isinstance(fault.value.__cause__, RemoteTraceback)
+    assert 'raise RuntimeError("motor on fire")' in str(fault.value.__cause__)
+    with pytest.raises(EnvironmentFault, match="this pool is closed"):
+        step(pool, 4)
+
+
+def broken() -> Counting:
+    raise OSError("no display")
+
+
+def test_an_environment_that_cannot_be_made_is_an_error(local_ray):
+    pool = new_pool(2, broken, num_actors=1)
+    with pytest.raises(EnvironmentFault, match=r"Ray actor 0 \(slots 0 to 1\): OSError: no disp"):
+        pool.reset(np.arange(2), np.zeros(2, np.uint32), [Task("t", 0, {})] * 2)
+
+
+def test_an_environment_that_cannot_be_sent_is_an_error(local_ray):
+    with pytest.raises(ConfigError, match="cannot be sent to a Ray actor: TypeError") as error:
+        new_pool(2, partial(Counting, threading.Lock()))
+    assert "\n" not in str(error.value)
+
+
+def test_more_actors_than_the_cluster_has_room_for_are_an_error(local_ray):
+    with pytest.raises(EnvironmentFault, match=r"Ray actor . .*the cluster has 2 CPUs, and each"):
+        new_pool(3, num_actors=3, start_timeout=10.0)
+    assert free_cpus(local_ray) == 2.0
+
+
+def test_workers_may_live_in_ray_actors(local_ray):
+    family = gym_suite("s", Counting, train=[{}], horizon=HORIZON)
+    both = placed(family, num_workers=1, num_ray_actors=1)
+    samplers = [Sampler(f, f.train, 0, "train") for f in (family, both)]
+    actor = UniformActor(family.spec.action)
+    one, other = (s.episodes(actor, family.train.tasks, 2, 2) for s in samplers)
+    assert_same([other], [one])
+    samplers[1].close()
+
+
+def test_pools_share_actors_and_their_loss(local_ray, tmp_path):
+    """With actors of its own, the second pool would wait for CPUs; one loss is a loss to both."""
+    mark = tmp_path / "mark"
+    mark.touch()
+    train = [{"kill_at": 4, "once": str(mark)}]
+    family = gym_suite("s", Counting, train=train, horizon=9, num_ray_actors=2)
+    actor, tasks = UniformActor(family.spec.action), family.train.tasks
+    first, second, other = (Sampler(family, family.train, 0, "train") for _ in range(3))
+    for sampler in (first, second):
+        sampler.steps(actor, tasks, 2, 2)
+    mark.unlink()
+    lost = first.steps(actor, tasks, 2, 4)
+    assert mark.exists()
+    first.close()
+    assert_same([second.steps(actor, tasks, 2, 4)], [lost])
+    second.close()
+    other.steps(actor, tasks, 2, 2)
+    assert_same([other.steps(actor, tasks, 2, 4)], [lost])
+    other.close()
+    assert free_cpus(local_ray) == 2.0
+
+
+def test_a_pool_that_is_forgotten_ends_its_actors(local_ray):
+    pool = started({}, {})
+    del pool
+    assert free_cpus(local_ray) == 2.0
+
+
+def test_without_ray_there_is_one_clear_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"^Ray is not installed: pip install 'adaptax\[ray\]'$"):
+        new_pool(2)

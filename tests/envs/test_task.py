@@ -1,0 +1,58 @@
+"""T1: task sampling, for every distribution of listed tasks."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from adaptax.core.errors import ConfigError
+from adaptax.envs.task import TaskList, TaskRange
+
+
+def listed(num: int) -> TaskList:
+    return TaskList("t", [{"target": float(i), "goal": np.array([i, 1.0])} for i in range(num)])
+
+
+@pytest.mark.parametrize("n", [5, 12, 15])
+def test_without_replacement_every_task_comes_once_before_any_repeats(n):
+    drawn = [task.index for task in listed(5).sample(np.random.default_rng(0), n)]
+    assert len(drawn) == n
+    for start in range(0, n, 5):
+        cycle = drawn[start : start + 5]
+        assert len(set(cycle)) == len(cycle)
+
+
+def test_cycles_come_in_different_orders():
+    drawn = [task.index for task in listed(20).sample(np.random.default_rng(0), 40)]
+    assert drawn[:20] != drawn[20:]
+
+
+def test_with_replacement_tasks_are_drawn_independently():
+    drawn = listed(4).sample(np.random.default_rng(0), 4000, replace=True)
+    counts = np.bincount([task.index for task in drawn])
+    assert counts.tolist() == pytest.approx([1000] * 4, abs=100)
+
+
+def test_the_same_generator_draws_the_same_tasks():
+    one, other = (listed(9).sample(np.random.default_rng(3), 7) for _ in range(2))
+    assert [task.index for task in one] == [task.index for task in other]
+
+
+def test_tasks_can_be_pickled():
+    task = listed(3).tasks[2]
+    assert pickle.loads(pickle.dumps(task)).plain() == task.plain() == ["t-2", 2, task.plain()[2]]
+
+
+def test_a_range_draws_fresh_tasks_from_the_generator_only():
+    tasks = TaskRange("r", lambda rng: {"target": float(rng.uniform())})
+    one, other = (tasks.sample(np.random.default_rng(1), 50) for _ in range(2))
+    assert [t.params for t in one] == [t.params for t in other]
+    assert len({t.params["target"] for t in one}) == 50
+    assert {t.index for t in one} == {-1}
+
+
+def test_an_empty_list_is_refused():
+    with pytest.raises(ConfigError, match="'none' is empty"):
+        TaskList("none", [])

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from adaptax.experiment import cli
+from adaptax.experiment.logger import read_rows
+
+TRAIN = ["train", "nop", "point-goal"]
+REINFORCE = ["train", "reinforce", "point-goal"]
+
+
+class OneStep(gymnasium.Env):
+    """Samples of an observation space."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space) -> None:
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gym_environments():
+    """Environments that adaptax cannot serve, in Gymnasium's registry."""
+    ids = {
+        "Pixels-v0": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        "Words-v0": spaces.Dict({"text": spaces.Text(5)}),
+        "Graph-v0": spaces.Graph(spaces.Discrete(2), None),
+    }
+    for env_id, space in ids.items():
+        gymnasium.register(env_id, lambda space=space: OneStep(space), max_episode_steps=5)
+    gymnasium.register("Endless-v0", lambda: OneStep(spaces.Discrete(2)))
+    yield
+    for env_id in [*ids, "Endless-v0"]:
+        del gymnasium.registry[env_id]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a finished run, a broken one, a directory and a file of other things."""
+    place = tmp_path_factory.mktemp("place")
+    run = place / "run"
+    words = ["--num-iterations", "2", "--snapshot-interval", "1", "--evaluation-interval", "1"]
+    cli.main([*TRAIN, "--run-dir", str(run), "--quiet", *words, "--evaluation.num-tasks", "3"])
+    shutil.copytree(run, place / "bare")
+    shutil.rmtree(place / "bare" / "snapshots")
+    (place / "full").mkdir()
+    (place / "full" / "notes").write_text("mine")
+    (place / "file").write_text("mine")
+    return place
+
+
+@pytest.fixture
+def inside(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+def contents() -> dict[str, bytes | None]:
+    """Everything below the working directory, bytes of files included."""
+    return {str(p): p.read_bytes() if p.is_file() else None for p in Path().rglob("*")}
+
+
+def refused(args: list[str], capsys) -> str:
+    """The one line that refuses a command; nothing on disk has changed."""
+    before = contents()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(args)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("adaptax: ")
+    assert not set(err) & set("│╭╰─")
+    assert contents() == before
+    return err.removeprefix("adaptax: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["--version"], "unknown command '--version'"),
+        (["train"], "train takes an algorithm and a suite, then flags"),
+        (["train", "nop"], "train takes an algorithm and a suite, then flags"),
+        (["train", "nop", "--seed", "3", "point-goal"], "train takes an algorithm and a suite"),
+        (["train", "reinforec", "point-goal"], "algorithm 'reinforec'; did you mean 'reinforce'?"),
+        (["train", "nop", "point-gaol"], "unknown suite 'point-gaol'; did you mean 'point-goal'?"),
+        ([*TRAIN, "extra"], "Unrecognized options: extra"),
+        ([*TRAIN, "--num-iteration", "3"], "did you mean --trainer.num-iterations?"),
+        ([*TRAIN, "--evaluation.num-task", "3"], "mean --trainer.evaluation.num-tasks?"),
+        ([*TRAIN, "--algorithm.nmu-lanes", "3"], "did you mean --algorithm.num-lanes?"),
+        ([*TRAIN, "--suite.horizn", "3"], "did you mean --suite.horizon?"),
+        ([*REINFORCE, "--lr", "3"], "did you mean --algorithm.lr?"),
+        (["list", "--jsn"], "did you mean --json?"),
+        (["list", "all"], "Unrecognized options: all"),
+        (["doctor", "--fast"], "Unrecognized options: --fast"),
+        (["resume", "run", "--seed", "3"], "Unrecognized options: --seed, 3"),
+        (["resume"], "RUN_DIR is missing"),
+        (["evaluate"], "RUN_DIR is missing"),
+        (["plot"], "plot takes one or more run directories"),
+    ],
+)
+def test_a_wrong_name_is_refused(inside, capsys, args, message):
+    assert message in refused(args, capsys)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([*TRAIN, "--num-iterations"], "Missing value for argument '--trainer.num-iterations';"),
+        ([*TRAIN, "--num-iterations", "three"], "expected an integer or None, not 'three';"),
+        ([*TRAIN, "--num-iterations", "2.5"], "expected an integer or None, not '2.5';"),
+        ([*TRAIN, "--num-iterations", "0"], "num_iterations must be greater than 0, not 0;"),
+        ([*TRAIN, "--num-iterations", "-3"], "num_iterations must be greater than 0, not -3;"),
+        ([*TRAIN, "--num-steps", "0"], "num_steps must be greater than 0, not 0;"),
+        ([*TRAIN, "--max-seconds", "-1"], "max_seconds must be greater than 0, not -1.0;"),
+        ([*TRAIN, "--max-seconds", "nan"], "max_seconds must be greater than 0, not nan;"),
+        ([*TRAIN, "--max-seconds", "soon"], "expected a number or None, not 'soon';"),
+        ([*TRAIN, "--snapshot-interval", "0"], "snapshot_interval must be greater than 0, not 0;"),
+        ([*TRAIN, "--keep-snapshots", "0"], "keep_snapshots must be greater than 0, not 0;"),
+        ([*TRAIN, "--seed", "x"], "--trainer.seed: expected an integer, not 'x';"),
+        ([*TRAIN, "--seed", "-1"], "seed must lie in [0, 2^63), not -1;"),
+        ([*TRAIN, "--seed", "1" + 30 * "0"], "seed must lie in [0, 2^63), not 1000"),
+        ([*TRAIN, "--quiet", "maybe"], "Unrecognized options: maybe;"),
+        ([*TRAIN, "--evaluation.num-tasks", "0"], "num_tasks must be greater than 0, not 0;"),
+        ([*TRAIN, "--evaluation.num-tasks", "51"], "num_tasks 51 is more than the 50 held-out"),
+        ([*TRAIN, "--algorithm.num-lanes", "0"], "num_lanes must be greater than 0, not 0;"),
+        ([*TRAIN, "--suite.horizon", "0"], "horizon must be greater than 0, not 0;"),
+        ([*TRAIN, "--suite.task-seed", "-1"], "seed must not be negative, not -1"),
+        ([*REINFORCE, "--algorithm.lr", "fast"], "--algorithm.lr: expected a number, not 'fast';"),
+        ([*REINFORCE, "--algorithm.discount", "1.5"], "discount must lie in [0, 1], not 1.5;"),
+        ([*REINFORCE, "--algorithm.hidden-sizes", "a"], "--algorithm.hidden-sizes: "),
+        ([*REINFORCE, "--algorithm.hidden-sizes", "8", "0"], "hidden_sizes must be greater than 0"),
+        (["resume", "run", "--num-iterations", "0"], "num_iterations must be greater than 0"),
+        (["evaluate", "run", "--num-tasks", "51"], "num_tasks 51 is more than the 50 held-out"),
+        (["evaluate", "run", "--num-tasks", "-1"], "num_tasks must be greater than 0, not -1"),
+        (["evaluate", "run", "--num-episodes", "0"], "num_episodes must be greater than 0, not 0"),
+    ],
+)
+def test_a_wrong_value_is_refused(inside, capsys, args, message):
+    assert message in refused(args, capsys)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([*TRAIN, "--run-dir", "run"], "run holds a run already; choose another --run-dir"),
+        ([*TRAIN, "--run-dir", "full"], "full is not empty and holds no run"),
+        ([*TRAIN, "--run-dir", "full", "--overwrite"], "full is not empty and holds no run"),
+        ([*TRAIN, "--run-dir", "file"], "file is a file, not a run directory"),
+        ([*TRAIN, "--run-dir", "file/run"], "cannot make file/run: Not a directory"),
+        (["resume", "nowhere"], "nowhere holds no run: there is no nowhere/config.json"),
+        (["resume", "full"], "full holds no run: there is no full/config.json"),
+        (["resume", "bare"], "bare has no snapshot that can be read"),
+        (["evaluate", "nowhere"], "nowhere holds no run"),
+        (["evaluate", "bare"], "bare has no snapshot that can be read"),
+        (["plot", "nowhere"], "nowhere is not a run directory"),
+    ],
+)
+def test_a_wrong_directory_is_refused(inside, capsys, args, message):
+    assert message in refused(args, capsys)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("Pixels-v0", "observations of pixels"),
+        ("Words-v0", "Text"),
+        ("Graph-v0", "observations of Graph"),
+        ("Endless-v0", "has no time limit: give a horizon"),
+        ("CartPol-v1", "unknown Gymnasium environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ("", "unknown Gymnasium environment ''"),
+    ],
+)
+def test_an_environment_that_cannot_be_served_is_refused(inside, capsys, env_id, message):
+    assert message in refused(["train", "nop", f"gym:{env_id}"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("room", "change", "message"),
+    [
+        ("algorithm", {"name": "nap"}, "unknown algorithm 'nap'; did you mean 'nop'?"),
+        ("algorithm", {"name": None}, "its algorithm has no name"),
+        ("algorithm", {"num_lanes": "four"}, "algorithm.num_lanes: expected int, not 'four'"),
+        ("algorithm", {"num_lines": 4}, "unknown setting 'algorithm.num_lines'; did you mean"),
+        ("algorithm", {"num_lanes": 0}, "num_lanes must be greater than 0, not 0"),
+        ("suite", {"name": "mine"}, "was trained on 'mine'"),
+        ("suite", {"name": 3}, "its suite has no name"),
+        ("suite", {"horizon": 0}, "horizon must be greater than 0, not 0"),
+        ("trainer", {"sed": 3}, "unknown setting 'trainer.sed'; did you mean 'trainer.seed'?"),
+        ("trainer", {"evaluation": 3}, "trainer.evaluation: expected an object, not 3"),
+    ],
+)
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_a_changed_config_is_refused(inside, capsys, command, room, change, message):
+    config = Path("bare/config.json")
+    text = config.read_text()
+    recorded = json.loads(text)
+    recorded[room] |= change
+    config.write_text(json.dumps(recorded))
+    try:
+        assert message in refused([command, "bare"], capsys)
+    finally:
+        config.write_text(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"algorithm": {"name": "nop"}}', "\x00"])
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_a_damaged_config_is_refused(inside, capsys, command, text):
+    config = Path("bare/config.json")
+    good = config.read_text()
+    config.write_text(text)
+    try:
+        assert "bare/config.json is not" in refused([command, "bare"], capsys)
+    finally:
+        config.write_text(good)
+
+
+def test_overwrite_replaces_a_run(inside, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    words = ["--num-iterations", "1", "--evaluation-interval", "None", "--quiet"]
+    cli.main([*TRAIN, "--run-dir", str(run), "--overwrite", *words])
+    assert len(read_rows(run / "progress.jsonl")) == 1
+    assert not (run / "evaluations.jsonl").exists()
+
+
+def test_resume_prolongs_a_run(inside, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    cli.main(["resume", str(run), "--num-iterations", "4"])
+    assert [row["iteration"] for row in read_rows(run / "progress.jsonl")] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in read_rows(run / "evaluations.jsonl")] == [0, 1, 2, 3, 4]
+    assert json.loads((run / "config.json").read_text())["trainer"]["num_iterations"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_set": "0"}, "task_set was 0, is "),
+        ({"num_cores": 999}, "num_cores was 999, is "),
+        ({"versions": {}}, "jax was None, is "),
+    ],
+)
+def test_resume_warns_of_what_has_changed(inside, tmp_path, capsys, change, message):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    config = run / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    cli.main(["resume", str(run)])
+    err = capsys.readouterr().err
+    assert err.startswith(f"adaptax: warning: {run} may not continue bit for bit: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_command_there_is_help(capsys):
+    for args in ([], ["--help"], ["-h"]):
+        cli.main(args)
+        assert "train ALGORITHM SUITE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "resume", "evaluate", "plot", "doctor"])
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"adaptax {command}" in capsys.readouterr().out
+
+
+def test_help_of_train_has_every_setting(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*REINFORCE, "--help"])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    flags = ("--trainer.num-iterations", "--algorithm.lr", "--suite.horizon")
+    assert all(flag in out for flag in flags)
+
+
+def test_list_names_algorithms_and_suites(capsys):
+    cli.main(["list"])
+    out = capsys.readouterr().out
+    assert "rl2-ppo" in out
+    assert "half-cheetah-vel" in out
+
+
+def test_list_as_json(capsys):
+    cli.main(["list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert list(listed) == ["algorithms", "suites"]
+    for entries in listed.values():
+        assert all(entry.keys() == {"name", "summary"} for entry in entries)
+    assert "nop" in [entry["name"] for entry in listed["algorithms"]]
+    assert "point-goal" in [entry["name"] for entry in listed["suites"]]
+
+
+def test_evaluate_as_json(inside, capsys):
+    before = contents()
+    cli.main(["evaluate", "run", "--num-tasks", "4", "--num-episodes", "2", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["algorithm"], report["suite"], report["num_tasks"]) == ("nop", "point-goal", 4)
+    assert [episode["index"] for episode in report["episodes"]] == [1, 2]
+    for episode in report["episodes"]:
+        low, high = episode["return_ci"]
+        assert low <= episode["return_mean"] <= high
+        low, high = episode["success_ci"]
+        assert 0 <= low <= episode["success_mean"] <= high <= 1
+    assert len(report["tasks"]) == 4
+    assert all(len(task["returns"]) == 2 for task in report["tasks"])
+    assert contents() == before
+
+
+def test_evaluate_takes_the_number_of_tasks_of_the_run(inside, capsys):
+    cli.main(["evaluate", "run", "--json"])
+    assert json.loads(capsys.readouterr().out)["num_tasks"] == 3
+
+
+def test_evaluate_shows_a_table(inside, capsys):
+    cli.main(["evaluate", "run", "--num-tasks", "2"])
+    out = capsys.readouterr().out
+    assert "nop on point-goal, iteration 2" in out
+    assert "2 held-out tasks" in out
+    assert "gain from first to last episode" in out
+
+
+@pytest.mark.parametrize("suite", ["gym:CartPole-v1", "half-cheetah-dir", "cartpole"])
+def test_a_suite_of_few_tasks_is_evaluated_on_all_of_them(tmp_path, suite):
+    words = ["--run-dir", str(tmp_path / "run"), "--num-iterations", "1", "--quiet"]
+    cli.main(["train", "nop", suite, *words, "--algorithm.num-lanes", "1", "--suite.horizon", "5"])
+    rows = read_rows(tmp_path / "run" / "evaluations.jsonl")
+    assert 1 <= rows[0]["num_tasks"] <= 20
+
+
+def interpreter(*args: str, **environment: str) -> subprocess.CompletedProcess:
+    program = [sys.executable, "-m", "adaptax.experiment.cli", *args]
+    environment = {**os.environ, **environment}
+    return subprocess.run(program, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_an_error_is_one_line_whatever_the_encoding(inside, encoding):
+    done = interpreter(*TRAIN, "--num-lanes", "3", PYTHONIOENCODING=encoding)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "adaptax: Unrecognized options: --num-lanes, 3; did you mean --algorithm.num-lanes?; "
+        "see adaptax train nop point-goal --help\n"
+    )
+
+
+def test_a_closed_pipe_is_no_error(inside):
+    program = (
+        f"{sys.executable} -m adaptax.experiment.cli list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "algorithms:\n", "")

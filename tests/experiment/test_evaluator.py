@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import cliff_suite
+
+from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.nop import NOP, NOPConfig
+from adaptax.core.errors import ConfigError
+from adaptax.envs.task import Task, TaskRange
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
+from adaptax.sampling.actor import Memoryless
+from adaptax.sampling.sampler import Sampler
+
+NUM_TASKS, NUM_LANES, NUM_EPISODES = 4, 3, 3
+CONFIG = EvaluatorConfig(num_tasks=NUM_TASKS, num_lanes=NUM_LANES, num_episodes=NUM_EPISODES)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Heading(Memoryless):
+    """Goes one way, [M, A], for each task."""
+
+    way: jax.Array
+
+    def act(self, carry, obs, key):
+        return jnp.broadcast_to(self.way[:, None], obs.shape), carry, {}
+
+
+class Seeker(Algorithm):
+    """Stays at first and heads for the goal once it may adapt; keeps what it was given then."""
+
+    def __init__(self, spec, goals) -> None:
+        super().__init__(None, spec)
+        self.goals, self.given = goals, []
+
+    def init(self, key):
+        return {}
+
+    def iteration(self, state, sampler):
+        raise NotImplementedError
+
+    def actor(self, state, *, deterministic=False):
+        return Heading(jnp.zeros((NUM_TASKS, 2)))
+
+    def adapt(self, state, actor, history, *, deterministic=False):
+        self.given.append((list(history), deterministic))
+        return Heading(jnp.asarray(self.goals))
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """Every rollout that any sampler collects."""
+    rollouts, episodes = [], Sampler.episodes
+
+    def record(self, *args):
+        rollouts.append(episodes(self, *args))
+        return rollouts[-1]
+
+    monkeypatch.setattr(Sampler, "episodes", record)
+    return rollouts
+
+
+def seeker(suite):
+    return Seeker(suite.spec, np.stack([t.params["goal"] for t in suite.test.tasks[:NUM_TASKS]]))
+
+
+def nop(suite):
+    return NOP(NOPConfig(), suite.spec)
+
+
+def test_every_lane_runs_the_same_number_of_episodes_however_early_they_end(collected):
+    suite = cliff_suite()
+    Evaluator(CONFIG, suite, 0).evaluate(nop(suite), {})
+    assert len(collected) == NUM_EPISODES
+    for rollout in collected:
+        ends = np.asarray(rollout.terminated | rollout.truncated)
+        assert ends.shape == (NUM_TASKS, NUM_LANES, suite.spec.horizon)
+        np.testing.assert_array_equal(ends.sum(-1), 1)
+    lengths = np.concatenate([np.asarray(r.valid).sum(-1).ravel() for r in collected])
+    assert lengths.min() < lengths.max()
+    assert np.any([np.any(r.terminated) for r in collected])
+    assert np.any([np.any(r.truncated) for r in collected])
+
+
+def test_returns_are_by_task_and_episode_and_averaged_over_lanes(collected):
+    suite = cliff_suite()
+    evaluation = Evaluator(CONFIG, suite, 0).evaluate(nop(suite), {})
+    assert evaluation.returns.shape == (NUM_TASKS, NUM_EPISODES)
+    for k, rollout in enumerate(collected):
+        reward, valid = np.asarray(rollout.reward), np.asarray(rollout.valid)
+        for m in range(NUM_TASKS):
+            sums = [reward[m, n][valid[m, n]].sum() for n in range(NUM_LANES)]
+            assert evaluation.returns[m, k] == pytest.approx(np.mean(sums), abs=1e-5)
+
+
+def test_success_is_the_share_of_lanes_that_had_it_at_any_step(collected):
+    suite = cliff_suite()
+    evaluation = Evaluator(CONFIG, suite, 0).evaluate(seeker(suite), {})
+    for k, rollout in enumerate(collected):
+        share = np.asarray(rollout.extras["success"]).any(-1).mean(-1)
+        np.testing.assert_allclose(evaluation.success[:, k], share, atol=1e-12)
+    assert 0 < evaluation.success.mean() < 1
+
+
+def test_the_tasks_are_the_first_of_the_held_out_ones():
+    suite = cliff_suite(6)
+    evaluation = Evaluator(CONFIG, suite, 0).evaluate(nop(suite), {})
+    assert [t.name for t in evaluation.tasks] == [f"cliff-test-{i}" for i in range(NUM_TASKS)]
+    names = [task["name"] for task in evaluation.row()["tasks"]]
+    assert names == [f"cliff-test-{i}" for i in range(NUM_TASKS)]
+
+
+def test_the_same_state_gets_the_same_result_again():
+    suite = cliff_suite()
+    evaluator = Evaluator(CONFIG, suite, 0)
+    first, again = (evaluator.evaluate(nop(suite), {}).row() for _ in range(2))
+    fresh = Evaluator(CONFIG, cliff_suite(), 0).evaluate(nop(suite), {}).row()
+    assert first == again == fresh
+
+
+def test_another_seed_gets_another_result():
+    suite = cliff_suite()
+    rows = [Evaluator(CONFIG, suite, seed).evaluate(nop(suite), {}).row() for seed in (0, 1)]
+    assert rows[0] != rows[1]
+
+
+def test_adapt_gets_all_episodes_so_far_and_the_protocols_determinism():
+    suite = cliff_suite()
+    algorithm = seeker(suite)
+    Evaluator(replace(CONFIG, deterministic=True), suite, 0).evaluate(algorithm, {})
+    assert [len(history) for history, _ in algorithm.given] == [1, 2]
+    assert all(deterministic for _, deterministic in algorithm.given)
+    one, two = (history for history, _ in algorithm.given)
+    assert one[0] is two[0]
+
+
+def test_adaptation_shows_in_the_returns_by_episode():
+    suite = cliff_suite(fall=0.0)
+    row = Evaluator(CONFIG, suite, 0).evaluate(seeker(suite), {}).row()
+    first, second, third = (episode["return_mean"] for episode in row["episodes"])
+    assert second > first + 5
+    assert row["gain"]["mean"] == pytest.approx(third - first)
+    assert row["gain"]["ci"][0] > 1
+
+
+def evaluation_of(returns, success=None):
+    tasks = tuple(Task(f"t-{i}", i, {"x": float(i)}) for i in range(len(returns)))
+    return Evaluation(tasks, np.array(returns), success)
+
+
+def test_the_gain_is_paired_by_task():
+    # Tasks differ by hundreds, every task gains 1 to 2: unpaired, nothing could be said.
+    row = evaluation_of([[100.0, 101.0], [300.0, 302.0], [-500.0, -498.5]]).row()
+    assert row["gain"]["mean"] == pytest.approx(1.5)
+    low, high = row["gain"]["ci"]
+    assert 1.0 <= low <= 1.5 <= high <= 2.0
+    assert row["episodes"][0]["return_ci"][0] < -400
+
+
+def test_a_row_has_every_task_and_episode():
+    success = np.array([[0.0, 1.0], [0.5, 1.0]])
+    row = evaluation_of([[1.0, 2.0], [3.0, 5.0]], success).row()
+    assert row["num_tasks"] == 2
+    assert [(e["index"], e["return_mean"], e["success_mean"]) for e in row["episodes"]] == [
+        (1, 2.0, 0.25),
+        (2, 3.5, 1.0),
+    ]
+    assert row["tasks"][1] == {
+        "name": "t-1",
+        "params": {"x": 1.0},
+        "returns": [3.0, 5.0],
+        "success": [0.5, 1.0],
+    }
+
+
+def test_intervals_contain_the_mean():
+    rng = np.random.default_rng(0)
+    row = evaluation_of(rng.standard_normal((20, 3)), rng.random((20, 3))).row()
+    for episode in row["episodes"]:
+        for name in ("return", "success"):
+            low, high = episode[f"{name}_ci"]
+            assert low < episode[f"{name}_mean"] < high
+
+
+def test_without_success_there_are_no_figures_of_it():
+    row = evaluation_of([[1.0], [2.0]]).row()
+    assert row["episodes"][0]["success_mean"] is None
+    assert row["tasks"][0]["success"] is None
+
+
+def test_more_tasks_than_are_held_out_are_refused():
+    with pytest.raises(ConfigError, match="num_tasks 7 is more than the 6 held-out tasks of cliff"):
+        Evaluator(EvaluatorConfig(num_tasks=7), cliff_suite(6), 0)
+
+
+@pytest.mark.parametrize(("held_out", "used"), [(6, 6), (20, 20), (30, 20)])
+def test_by_default_there_are_20_tasks_or_all_of_fewer(held_out, used):
+    assert Evaluator(EvaluatorConfig(), cliff_suite(held_out), 0).num_tasks == used
+
+
+def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says():
+    suite = make_suite("point-goal")
+    assert suite.spec.trial_episodes == 3
+    assert Evaluator(EvaluatorConfig(), suite, 0).num_episodes == 3
+
+
+def test_tasks_that_cannot_be_listed_are_drawn_the_same_every_time():
+    suite = cliff_suite()
+
+    def draw(rng):
+        return {"goal": rng.standard_normal(2).astype(np.float32)}
+
+    suite = replace(suite, test=TaskRange("endless", draw))
+    evaluator = Evaluator(CONFIG, suite, 0)
+    goals = [
+        [task.params["goal"].tolist() for task in evaluator.evaluate(nop(suite), {}).tasks]
+        for _ in range(2)
+    ]
+    assert goals[0] == goals[1]
+    assert len({tuple(goal) for goal in goals[0]}) == NUM_TASKS

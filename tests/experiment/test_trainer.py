@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import cliff_suite, fingerprint
+
+from adaptax.algorithms.base import Algorithm, return_metrics
+from adaptax.core.batch import PyTree
+from adaptax.core.errors import AdaptaxError, EnvironmentFault, SnapshotError
+from adaptax.core.snapshot import Snapshots
+from adaptax.core.spec import Continuous
+from adaptax.envs.task import Task
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.trainer import Trainer, TrainerConfig, prepare_run_dir
+
+GOAL = (Task("goal", 0, {"goal": np.array([0.0, 1.0], np.float32)}),)
+NUM_LANES, NUM_STEPS = 2, 7
+STEPS_PER_ITERATION = NUM_LANES * NUM_STEPS
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DriftingActor:
+    """Actions that drift about: what it remembers runs through episode ends."""
+
+    bias: jax.Array
+    size: int = field(metadata={"static": True})
+
+    def begin(self, num_members, num_lanes, key):
+        return {"drift": 0.1 * jax.random.normal(key, (num_members, num_lanes, self.size))}
+
+    def act(self, carry, obs, key):
+        noise = 0.1 * jax.random.normal(key, carry["drift"].shape)
+        return jnp.tanh(self.bias + carry["drift"] + noise), carry, {}
+
+    def observe(self, carry, obs, action, reward, next_obs, terminated, truncated, key):
+        return {"drift": 0.9 * carry["drift"] + 0.1 * action + 0.01 * reward[..., None]}
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+class Walker(Algorithm):
+    """Learns a bias from steps that go on in mid-episode; `hooks` run in numbered iterations."""
+
+    name = "walker"
+
+    def __init__(self, spec, tasks: tuple[Task, ...], hooks: dict[int, Any] | None = None) -> None:
+        super().__init__(Nothing(), spec)
+        self.tasks, self.hooks, self.count = tasks, hooks or {}, 0
+
+    def init(self, key) -> PyTree:
+        return {"bias": jnp.zeros(self.spec.action.size), "updates": np.array(0), "key": key}
+
+    def iteration(self, state, sampler):
+        self.count += 1
+        self.hooks.get(self.count, lambda: None)()
+        rollout = sampler.steps(self.actor(state), self.tasks, NUM_LANES, NUM_STEPS)
+        key, noise_key = jax.random.split(state["key"])
+        noise = jax.random.normal(noise_key, state["bias"].shape)
+        bias = state["bias"] + 0.01 * jnp.mean(rollout.reward) * noise
+        state = {"bias": bias, "updates": state["updates"] + 1, "key": key}
+        return state, {**return_metrics(rollout, 1), "bias": bias.sum()}
+
+    def actor(self, state, *, deterministic=False):
+        return DriftingActor(state["bias"], self.spec.action.size)
+
+
+def trainer(run_dir, hooks=None, suite=None, tasks=GOAL, **settings) -> Trainer:
+    suite = suite or cliff_suite()
+    assert isinstance(suite.spec.action, Continuous)
+    evaluation = EvaluatorConfig(num_tasks=1, num_episodes=2)
+    settings = {"quiet": True, "evaluation_interval": None, "evaluation": evaluation, **settings}
+    config = TrainerConfig(str(run_dir), **settings)
+    return Trainer(config, Walker(suite.spec, tasks, hooks), suite)
+
+
+def left_behind(run) -> tuple[Any, ...]:
+    """State, sampler and rows of a run, but for the time they took."""
+    rows = [{**row, "seconds": None} for row in read_rows(run.run_dir / "progress.jsonl")]
+    path = run.run_dir / "evaluations.jsonl"
+    evaluations = read_rows(path) if path.exists() else []
+    return fingerprint((run.state, run._sampler.save())), rows, evaluations
+
+
+def column(run, name: str = "iteration", file: str = "progress.jsonl") -> list[Any]:
+    return [row[name] for row in read_rows(run.run_dir / file)]
+
+
+def snapshots(run) -> list[int]:
+    return Snapshots(run.run_dir / "snapshots").iterations()
+
+
+def test_three_iterations_give_three_rows_and_three_snapshots(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=3, snapshot_interval=1)
+    last = run.run()
+    assert run.algorithm.count == run.iteration == 3
+    assert int(run.state["updates"]) == 3
+    assert column(run) == [1, 2, 3]
+    assert column(run, "num_steps") == [STEPS_PER_ITERATION * i for i in (1, 2, 3)]
+    assert snapshots(run) == [1, 2, 3]
+    assert last == read_rows(run.run_dir / "progress.jsonl")[-1]
+
+
+def test_a_row_tells_progress_and_training_figures(tmp_path):
+    row = trainer(tmp_path / "run", num_iterations=1).run()
+    assert list(row)[:4] == ["iteration", "num_steps", "num_episodes", "seconds"]
+    assert {"train/return", "train/bias"} <= row.keys()
+    assert 0 < row["seconds"] < 600
+
+
+@pytest.mark.parametrize(
+    ("num_iterations", "interval", "kept"),
+    [(7, 2, [2, 4, 6, 7]), (6, 3, [3, 6]), (1, 10, [1])],
+)
+def test_snapshots_are_written_at_the_interval_and_at_the_end(
+    tmp_path, num_iterations, interval, kept
+):
+    settings = {"snapshot_interval": interval, "keep_snapshots": 10}
+    run = trainer(tmp_path / "run", num_iterations=num_iterations, **settings)
+    run.run()
+    assert snapshots(run) == kept
+
+
+def test_the_last_snapshots_and_the_best_are_kept(tmp_path):
+    settings = {"snapshot_interval": 1, "keep_snapshots": 2}
+    run = trainer(tmp_path / "run", num_iterations=8, **settings)
+    run.run()
+    returns = column(run, "train/return")
+    numbers = [r for r in returns if r is not None]
+    assert len(numbers) > 2
+    best = 1 + returns.index(max(numbers))
+    assert snapshots(run) == sorted({best, 7, 8})
+
+
+@pytest.mark.parametrize(
+    ("num_iterations", "interval", "evaluated"),
+    [(4, 2, [0, 2, 4]), (5, 2, [0, 2, 4, 5]), (2, 20, [0, 2])],
+)
+def test_evaluations_are_before_training_at_the_interval_and_at_the_end(
+    tmp_path, num_iterations, interval, evaluated
+):
+    run = trainer(tmp_path / "run", num_iterations=num_iterations, evaluation_interval=interval)
+    run.run()
+    assert column(run, file="evaluations.jsonl") == evaluated
+    assert column(run, "num_steps", "evaluations.jsonl") == [
+        STEPS_PER_ITERATION * i for i in evaluated
+    ]
+
+
+def test_steps_limit_the_run_at_the_end_of_an_iteration(tmp_path):
+    run = trainer(tmp_path / "run", num_steps=2 * STEPS_PER_ITERATION + 1)
+    assert run.run()["num_steps"] == 3 * STEPS_PER_ITERATION
+
+
+def test_an_exact_number_of_steps_is_not_exceeded(tmp_path):
+    run = trainer(tmp_path / "run", num_steps=2 * STEPS_PER_ITERATION)
+    assert run.run()["num_steps"] == 2 * STEPS_PER_ITERATION
+
+
+def test_seconds_limit_the_run_at_the_end_of_an_iteration(tmp_path):
+    wait = {i: lambda: time.sleep(0.2) for i in range(1, 100)}
+    run = trainer(tmp_path / "run", hooks=wait, max_seconds=0.5)
+    row = run.run()
+    assert row["seconds"] >= 0.5
+    assert run.iteration <= 3
+
+
+def test_the_first_limit_reached_ends_the_run(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=2, num_steps=10**9, max_seconds=1e9)
+    assert run.run()["iteration"] == 2
+
+
+def test_without_a_limit_there_are_100_iterations():
+    assert TrainerConfig("run").limits() == {"iteration": 100}
+    assert TrainerConfig("run", num_steps=5).limits() == {"num_steps": 5}
+
+
+def same_as_whole(tmp_path, **settings):
+    """Whether 3 iterations and then 3 more in a new trainer equal 6 at once."""
+    whole = trainer(tmp_path / "whole", num_iterations=6, **settings)
+    whole.run()
+    trainer(tmp_path / "parts", num_iterations=3, **settings).run()
+    parts = trainer(tmp_path / "parts", num_iterations=6, **settings)
+    assert parts.resume()["iteration"] == 6
+    assert parts.algorithm.count == 3
+    assert column(parts) == [1, 2, 3, 4, 5, 6]
+    return left_behind(parts) == left_behind(whole)
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5])
+def test_a_finished_run_prolonged_equals_a_long_one(tmp_path, interval):
+    assert same_as_whole(tmp_path, evaluation_interval=interval, snapshot_interval=2)
+
+
+@pytest.mark.parametrize("name", ["gym:Pendulum-v1", "half-cheetah-vel"])
+def test_a_resumed_run_goes_on_in_mid_episode(tmp_path, name):
+    settings = {"num_train_tasks": 1} if name == "half-cheetah-vel" else {}
+    suite = make_suite(name, horizon=10, **settings)
+    assert same_as_whole(tmp_path, suite=suite, tasks=suite.train.tasks)
+
+
+def test_resume_passes_over_a_damaged_snapshot(tmp_path):
+    whole = trainer(tmp_path / "whole", num_iterations=6)
+    whole.run()
+    trainer(tmp_path / "run", num_iterations=5, snapshot_interval=2).run()
+    damaged = tmp_path / "run" / "snapshots" / "iteration-00000005.json"
+    damaged.write_text("{}")
+    run = trainer(tmp_path / "run", num_iterations=6, snapshot_interval=2)
+    with pytest.warns(UserWarning, match="iteration-00000005 is damaged or incomplete"):
+        run.resume()
+    assert left_behind(run) == left_behind(whole)
+    assert run.algorithm.count == 2
+
+
+def test_resume_cuts_the_log_back_to_the_snapshot(tmp_path):
+    trainer(tmp_path / "run", num_iterations=2).run()
+    with (tmp_path / "run" / "progress.jsonl").open("a") as file:
+        file.write('{"iteration": 3, "num_steps": 0}\n{"iterat')
+    run = trainer(tmp_path / "run", num_iterations=3)
+    run.resume()
+    assert column(run) == [1, 2, 3]
+    assert column(run, "num_steps")[-1] == 3 * STEPS_PER_ITERATION
+
+
+def test_resuming_a_finished_run_changes_nothing_and_gives_its_last_row(tmp_path):
+    settings = {"num_iterations": 3, "evaluation_interval": 2, "snapshot_interval": 2}
+    first = trainer(tmp_path / "run", **settings)
+    last = first.run()
+    again = trainer(tmp_path / "run", **settings)
+    assert again.resume() == last
+    assert again.algorithm.count == 0
+    assert left_behind(again) == left_behind(first)
+    scores = [
+        json.loads((tmp_path / f"run/snapshots/iteration-0000000{i}.json").read_text())["score"]
+        for i in (2, 3)
+    ]
+    assert scores == column(first, "train/return")[1:]
+
+
+def test_a_run_without_snapshots_cannot_be_resumed(tmp_path):
+    prepare_run_dir(tmp_path / "run", overwrite=False)
+    with pytest.raises(SnapshotError, match="no snapshot that can be read"):
+        trainer(tmp_path / "run").resume()
+
+
+def test_a_snapshot_of_another_algorithm_is_refused(tmp_path):
+    trainer(tmp_path / "run", num_iterations=1).run()
+    run = trainer(tmp_path / "run", num_iterations=2)
+    run.algorithm.init = lambda key: {"weights": jnp.zeros(3)}
+    with pytest.raises(SnapshotError, match="snapshot and configuration differ at"):
+        run.resume()
+
+
+def interrupt(number=signal.SIGINT):
+    return lambda: signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_iteration_with_a_snapshot(tmp_path, capsys, number):
+    before = signal.getsignal(number)
+    settings = {"num_iterations": 6, "evaluation_interval": 4}
+    run = trainer(tmp_path / "run", hooks={2: interrupt(number)}, **settings)
+    assert run.run()["iteration"] == 2
+    assert snapshots(run) == [2]
+    assert column(run, file="evaluations.jsonl") == [0]
+    err = capsys.readouterr().err
+    assert f"stopped after iteration 2; go on with: adaptax resume {run.run_dir}\n" in err
+    assert signal.getsignal(number) is before
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(tmp_path):
+    settings = {"num_iterations": 5, "evaluation_interval": 2}
+    whole = trainer(tmp_path / "whole", **settings)
+    whole.run()
+    trainer(tmp_path / "run", hooks={3: interrupt()}, **settings).run()
+    run = trainer(tmp_path / "run", **settings)
+    run.resume()
+    assert left_behind(run) == left_behind(whole)
+
+
+def test_a_run_interrupted_before_its_first_iteration_is_evaluated_once(tmp_path):
+    settings = {"num_iterations": 2, "evaluation_interval": 2}
+    run = trainer(tmp_path / "run", **settings)
+    actor, calls = run.algorithm.actor, []
+
+    def interrupted_actor(state, *, deterministic=False):
+        calls.append(1)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return actor(state)
+
+    run.algorithm.actor = interrupted_actor
+    run.run()
+    assert (snapshots(run), run.iteration) == ([0], 0)
+    assert run.resume()["iteration"] == 2
+    assert column(run, file="evaluations.jsonl") == [0, 2]
+
+
+def test_a_second_signal_ends_the_run_at_once(tmp_path):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    run = trainer(tmp_path / "run", hooks={2: twice}, num_iterations=5, snapshot_interval=1)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert (column(run), snapshots(run)) == ([1], [1])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_failing_environment_leaves_what_was_done(tmp_path):
+    def fail():
+        raise EnvironmentFault("it broke")
+
+    run = trainer(tmp_path / "run", hooks={3: fail}, num_iterations=5, snapshot_interval=2)
+    with pytest.raises(EnvironmentFault, match="it broke"):
+        run.run()
+    assert (column(run), snapshots(run)) == ([1, 2], [2])
+    again = trainer(tmp_path / "run", num_iterations=5)
+    assert again.resume()["iteration"] == 5
+
+
+def test_a_run_can_be_in_another_thread(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=2)
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    thread.join()
+    assert column(run) == [1, 2]
+
+
+def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
+    run = tmp_path / "run"
+    words = ["train", "nop", "point-goal", "--run-dir", str(run), "--quiet"]
+    words += ["--num-iterations", "1000000", "--evaluation-interval", "None"]
+    program = [sys.executable, "-m", "adaptax.experiment.cli", *words]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        deadline = time.monotonic() + 120
+        while not (run / "progress.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    rows = read_rows(run / "progress.jsonl")
+    last = rows[-1]["iteration"]
+    assert (
+        err.splitlines()[-1] == f"stopped after iteration {last}; go on with: adaptax resume {run}"
+    )
+    assert "Traceback" not in err
+    assert Snapshots(run / "snapshots").iterations()[-1] == last
+
+
+def test_config_holds_every_value_and_versions_before_the_first_step(tmp_path):
+    found = {}
+
+    def look():
+        found.update(json.loads((tmp_path / "run" / "config.json").read_text()))
+
+    run = trainer(tmp_path / "run", hooks={1: look}, num_iterations=1, seed=4)
+    run.run()
+    assert found["algorithm"] == {"name": "walker"}
+    assert found["suite"] == {"name": "cliff"}
+    assert found["seed"] == 4
+    assert found["trainer"]["evaluation"]["num_episodes"] == 2
+    assert found["trainer"].keys() == set(TrainerConfig.__dataclass_fields__)
+    assert found["versions"]["jax"] == jax.__version__
+    assert found["task_set"] == run.suite.task_set_hash()
+
+
+def test_the_task_set_has_its_own_hash():
+    assert cliff_suite(5).task_set_hash() == cliff_suite(5).task_set_hash()
+    assert cliff_suite(5).task_set_hash() != cliff_suite(6).task_set_hash()
+
+
+def test_a_run_directory_must_be_new_or_empty(tmp_path):
+    (tmp_path / "empty").mkdir()
+    prepare_run_dir(tmp_path / "empty", overwrite=False)
+    prepare_run_dir(tmp_path / "deep" / "new", overwrite=False)
+    assert (tmp_path / "deep" / "new").is_dir()
+    trainer(tmp_path / "run", num_iterations=1).run()
+    with pytest.raises(AdaptaxError, match="holds a run already"):
+        trainer(tmp_path / "run", num_iterations=1).run()
+    assert len(read_rows(tmp_path / "run" / "progress.jsonl")) == 1
+
+
+def test_overwrite_deletes_runs_only(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "text").write_text("mine")
+    with pytest.raises(AdaptaxError, match="holds no run"):
+        prepare_run_dir(tmp_path / "notes", overwrite=True)
+    assert (tmp_path / "notes" / "text").read_text() == "mine"
+    run = trainer(tmp_path / "run", num_iterations=2)
+    run.run()
+    again = trainer(tmp_path / "run", num_iterations=1, overwrite=True)
+    again.run()
+    assert column(again) == [1]
+    assert replace(again.config, overwrite=False, num_iterations=2) == run.config
+
+
+def test_a_metric_that_is_not_finite_is_null_in_the_log(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=1)
+    iterate = run.algorithm.iteration
+
+    def iteration(state, sampler):
+        state, metrics = iterate(state, sampler)
+        return state, {**metrics, "loss": jnp.nan, "none": None}
+
+    run.algorithm.iteration = iteration
+    run.run()
+    row = read_rows(run.run_dir / "progress.jsonl")[0]
+    assert row["train/loss"] is None
+    assert row["train/none"] is None

@@ -1,0 +1,74 @@
+"""Whole runs with their environments in worker processes, through the command line."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+from toys import fingerprint, flags, small_agent
+
+from adaptax.algorithms.registry import ALGORITHMS
+from adaptax.core.snapshot import Snapshots
+from adaptax.experiment import cli
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.trainer import TrainerConfig
+
+SUITE = "gym:Pendulum-v1"
+NUM_ITERATIONS = 4
+
+
+def train(run_dir, num_workers: int, num_iterations: int = NUM_ITERATIONS) -> None:
+    config = TrainerConfig(
+        str(run_dir),
+        num_iterations=num_iterations,
+        evaluation_interval=2,
+        evaluation=EvaluatorConfig(num_tasks=1),
+        quiet=True,
+    )
+    algorithm = small_agent(ALGORITHMS["a2c"], make_suite(SUITE))
+    settings = [*flags(config, "trainer"), *flags(algorithm.config, "algorithm")]
+    workers = ["--suite.num-workers", str(num_workers)]
+    cli.main(["train", "a2c", SUITE, *settings, *workers])
+
+
+def left_behind(run_dir):
+    """The last snapshot, and all rows but for the time they took."""
+    tree = Snapshots(run_dir / "snapshots").load(NUM_ITERATIONS)
+    rows = [{**row, "seconds": None} for row in read_rows(run_dir / "progress.jsonl")]
+    state = fingerprint((tree["state"], tree["sampler"]))
+    return state, rows, read_rows(run_dir / "evaluations.jsonl")
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "in-process"
+    train(run_dir, num_workers=0)
+    return left_behind(run_dir)
+
+
+def test_two_workers_train_the_same_agent(in_process, tmp_path):
+    train(tmp_path / "run", num_workers=2)
+    assert left_behind(tmp_path / "run") == in_process
+    assert multiprocessing.active_children() == []
+
+
+def test_a_run_with_two_workers_resumes_in_mid_episode_bit_for_bit(in_process, tmp_path):
+    run_dir = tmp_path / "run"
+    train(run_dir, num_workers=2, num_iterations=2)
+    pool = Snapshots(run_dir / "snapshots").load(2)["sampler"]["pool"]
+    assert pool["running"].all()
+    assert pool["num_steps"].min() > 0
+    cli.main(["resume", str(run_dir), "--num-iterations", str(NUM_ITERATIONS)])
+    assert left_behind(run_dir) == in_process
+
+
+@pytest.mark.parametrize("flag", ["num-workers", "num-ray-actors"])
+def test_a_wrong_number_of_workers_is_one_clear_line(flag, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        args = ["train", "nop", SUITE, f"--suite.{flag}", "-1", "--run-dir", str(tmp_path / "run")]
+        cli.main(args)
+    assert stop.value.code == 2
+    name = flag.replace("-", "_")
+    assert capsys.readouterr().err == f"adaptax: {name} must not be negative, but is -1\n"

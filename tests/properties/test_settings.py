@@ -1,0 +1,126 @@
+"""Check 7: every setting goes out as a flag and as JSON, and comes back equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from toys import flags, point_suite, small_agent
+
+from adaptax.core.config import from_dict, to_dict
+from adaptax.core.errors import ConfigError
+from adaptax.experiment import cli
+from adaptax.experiment.suites import GYM_PREFIX, SUITES, find_suite
+from adaptax.experiment.trainer import TrainerConfig
+
+SUITE_NAMES = [name for name in SUITES if not name.startswith(GYM_PREFIX)] + ["gym:CartPole-v1"]
+
+
+def other_values(hint: Any, value: Any) -> Iterator[Any]:
+    """Values of a field's type that differ from the one it has."""
+    if dataclasses.is_dataclass(value):
+        yield changed(value)
+    elif get_origin(hint) is Literal:
+        yield from (option for option in get_args(hint) if option != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (2 * value, value + 1, value - 1, 1)
+    elif isinstance(value, float):
+        yield from (0.75 * value, value + 0.125, value - 0.125)
+    elif isinstance(value, str):
+        yield value + "-other"
+    elif isinstance(value, tuple):
+        yield from ((7, 5, 3), (0.5, 0.25))
+    else:
+        yield from (option for t in get_args(hint) for option in samples(t))
+
+
+def samples(hint: Any) -> list[Any]:
+    """Some values of a type, for fields that are None."""
+    if get_origin(hint) is tuple:
+        return [tuple(samples(get_args(hint)[0]))]
+    return {int: [3, 4], float: [0.5], str: ["text"], bool: [True]}.get(hint, [])
+
+
+def changed(config: Any) -> Any:
+    """The config with every field at another value that it allows."""
+    hints = get_type_hints(type(config))
+    for f in dataclasses.fields(config):
+        before = getattr(config, f.name)
+        for value in other_values(hints[f.name], before):
+            try:
+                config = dataclasses.replace(config, **{f.name: value})
+            except ConfigError:
+                continue
+            if value != before:
+                break
+        assert getattr(config, f.name) != before, f"no other value of {f.name} is allowed"
+    return config
+
+
+@pytest.fixture
+def through_flags(monkeypatch, tmp_path):
+    """Gives what `adaptax train` would have trained with, from its flags."""
+    trainers = []
+
+    class NoTrainer:
+        def __init__(self, *given) -> None:
+            trainers.append(given)
+
+        def run(self) -> None:
+            pass
+
+        close = run
+
+    monkeypatch.setattr("adaptax.experiment.trainer.Trainer", NoTrainer)
+
+    def parse(algorithm: str, suite: str, words: list[str]):
+        cli.main(["train", algorithm, suite, *words])
+        return trainers.pop()
+
+    return parse
+
+
+def through_json(config: Any) -> Any:
+    return from_dict(type(config), json.loads(json.dumps(to_dict(config))))
+
+
+def test_algorithm_settings_come_back_equal(entry, through_flags):
+    small = small_agent(entry, point_suite()).config
+    for config in (small, changed(small), changed(entry.load()[1]())):
+        _, algorithm, _ = through_flags(entry.name, "point-goal", flags(config, "algorithm"))
+        assert algorithm.config == config
+        assert through_json(config) == config
+
+
+@pytest.mark.parametrize("name", SUITE_NAMES)
+def test_suite_settings_come_back_equal(name, through_flags):
+    config = changed(find_suite(name).load()[0]())
+    _, _, suite = through_flags("nop", name, flags(config, "suite"))
+    assert suite.config == config
+    assert through_json(config) == config
+
+
+def test_trainer_settings_come_back_equal(through_flags):
+    config = changed(TrainerConfig("here"))
+    trainer_config, _, _ = through_flags("nop", "point-goal", flags(config, "trainer"))
+    assert trainer_config == config
+    assert through_json(config) == config
+
+
+def test_trainer_flags_go_without_their_room(through_flags):
+    config = changed(TrainerConfig("here"))
+    words = [word.replace("--trainer.", "--") for word in flags(config, "trainer")]
+    trainer_config, _, _ = through_flags("nop", "point-goal", words)
+    assert trainer_config == config
+
+
+def test_defaults_come_back_equal(entry, through_flags):
+    trainer_config, algorithm, suite = through_flags(entry.name, "point-goal", [])
+    assert algorithm.config == entry.load()[1]()
+    assert suite.config == find_suite("point-goal").load()[0]()
+    assert trainer_config == TrainerConfig(f"runs/{entry.name}-point-goal")

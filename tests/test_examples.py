@@ -1,0 +1,92 @@
+"""The examples, and the README's commands and Python, run small."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adaptax.experiment.cli import COMMANDS, main
+from adaptax.experiment.logger import read_rows
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def example(name):
+    """A file of examples/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_lines(text):
+    """Lines that are not blank."""
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def readme_python():
+    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
+    return block
+
+
+def readme_commands():
+    """The arguments of every `$ adaptax ...` in the README."""
+    return [shlex.split(line)[2:] for line in README.splitlines() if line.startswith("$ adaptax ")]
+
+
+def smaller(command):
+    """A command with a fiftieth of its iterations."""
+    return [str(int(word) // 50) if word.isdigit() else word for word in command]
+
+
+def test_own_environment_gives_a_return_for_each_episode(tmp_path):
+    returns = example("own_environment").main(num_iterations=2, run_dir=str(tmp_path / "run"))
+    assert returns.shape == (3,)
+    assert np.all((returns < 0) & (returns > -10))  # 5 steps, each at most 2 away
+
+
+def test_own_environment_takes_under_40_lines():
+    assert len(code_lines((ROOT / "examples" / "own_environment.py").read_text())) < 40
+
+
+@pytest.mark.slow
+def test_own_environment_shows_adaptation(tmp_path):
+    first, *_, last = example("own_environment").main(run_dir=str(tmp_path / "run"))
+    assert last > first + 0.4  # measured -0.97 and -0.19
+
+
+def test_half_cheetah_example_tells_four_episodes_and_draws_them(tmp_path, capsys):
+    example("rl2_half_cheetah").main(1, meta_batch_size=8, run_dir=str(tmp_path / "run"))
+    assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
+    assert (tmp_path / "run" / "adaptation.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):
+    assert len(readme_python().splitlines()) < 10
+    monkeypatch.chdir(tmp_path)
+    text, count = re.subn(r"num_iterations=\d+", "num_iterations=1", readme_python())
+    assert count == 1
+    exec(compile(text, "README.md", "exec"), {})
+    assert len(re.findall(r"-\d+\.\d", capsys.readouterr().out.splitlines()[-1])) == 4
+
+
+def test_readme_shows_every_command():
+    assert sorted({command[0] for command in readme_commands()}) == sorted(COMMANDS)
+
+
+def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in readme_commands():
+        main(smaller(command))
+    (run,) = (tmp_path / "runs").iterdir()
+    iterations = [row["iteration"] for row in read_rows(run / "progress.jsonl")]
+    assert iterations == [1, 2, 3, 4]
+    output = capsys.readouterr().out
+    for words in ("suites:", "iteration 4/4", "20 held-out tasks", "wrote ", "steps per second"):
+        assert words in output

@@ -1,0 +1,148 @@
+"""What tests of whole agents share: a toy suite whose episodes end early, and small agents."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.registry import AlgorithmEntry
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.rng import named_key
+from adaptax.core.snapshot import flatten
+from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.jax_pool import JaxPool, JaxStep
+from adaptax.envs.task import Suite, TaskList, TaskRange
+from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.sampling.actor import Actor
+from adaptax.sampling.sampler import Sampler
+
+EVALUATION = EvaluatorConfig(num_tasks=20)
+"""One protocol wherever tests evaluate or adapt: what is compiled for one serves all."""
+
+
+KEY = jax.random.key(3)
+OBS = jax.random.normal(jax.random.key(1), (5, EVALUATION.num_tasks, 1, 2))
+"""Five observations of a lane for each task."""
+
+
+@dataclass(frozen=True)
+class CliffEnv:
+    """A point that seeks a goal and may fall at any step, so that episodes differ in length.
+
+    Its sizes are those of `point-goal`: what is compiled for the one serves the other.
+    """
+
+    horizon: int = 20
+    fall: float = 0.1
+    """Probability that a step is the last one."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(2, Continuous(2), self.horizon, trial_episodes=3, has_success=True)
+
+    def reset(self, key, params):
+        start = 0.1 * jax.random.normal(key, (2,))
+        return start, start
+
+    def step(self, state, action, key, params):
+        position = state + 0.1 * action
+        distance = jnp.linalg.norm(position - params["goal"])
+        fell = jax.random.bernoulli(key, self.fall)
+        return JaxStep(position, position, 1.0 - distance, fell, distance < 0.5)
+
+
+def cliff_suite(num_test_tasks: int = 20, **settings: Any) -> Suite:
+    """Goals on the unit circle; some episodes end by a fall, others at the horizon."""
+    env = CliffEnv(**settings)
+
+    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+        angle = rng.uniform(0.0, 2 * np.pi)
+        return {"goal": np.array([np.cos(angle), np.sin(angle)], np.float32)}
+
+    rng = np.random.default_rng(0)
+    test = TaskList("cliff-test", [draw(rng) for _ in range(num_test_tasks)])
+    return Suite("cliff", env.spec, TaskRange("cliff", draw), test, lambda n: JaxPool(env, n))
+
+
+def point_suite() -> Suite:
+    """`point-goal`, whose episodes all last 20 steps: what `AlgorithmEntry.small` is made for."""
+    return make_suite("point-goal")
+
+
+def small_agent(entry: AlgorithmEntry, suite: Suite) -> Algorithm:
+    """An algorithm with the settings of `AlgorithmEntry.small`."""
+    return make_algorithm(entry.name, suite.spec, **entry.small)
+
+
+def train_sampler(suite: Suite, seed: int = 0) -> Sampler:
+    """The sampler that a trainer with this seed has."""
+    return Sampler(suite, suite.train, seed, "train")
+
+
+class ChangingSampler(Sampler):
+    """A sampler whose rollouts go through `change(rollout, actor)` before anyone sees them."""
+
+    def __init__(self, suite: Suite, change: Callable[[Rollout, Actor], Rollout]) -> None:
+        super().__init__(suite, suite.train, 0, "train")
+        self.change = change
+
+    def episodes(self, actor, tasks, num_lanes, num_episodes):
+        return self.change(super().episodes(actor, tasks, num_lanes, num_episodes), actor)
+
+    def steps(self, actor, tasks, num_lanes, num_steps):
+        return self.change(super().steps(actor, tasks, num_lanes, num_steps), actor)
+
+
+def trained(
+    algorithm: Algorithm, sampler: Sampler, num_iterations: int, seed: int = 0
+) -> tuple[PyTree, dict[str, Any]]:
+    """The state after so many iterations, and the figures of the last one."""
+    state = algorithm.init(named_key(seed, "init"))
+    metrics: dict[str, Any] = {}
+    for _ in range(num_iterations):
+        state, metrics = algorithm.iteration(state, sampler)
+    return state, metrics
+
+
+@jax.jit
+def behaviour(actor):
+    """Actions [5, M, 1, A] on OBS, seen one after another as one unfinished episode."""
+
+    def step(carry, inputs):
+        obs, keys = inputs
+        action, carry, _ = actor.act(carry, obs, keys[0])
+        no = jnp.zeros((EVALUATION.num_tasks, 1), bool)
+        return actor.observe(carry, obs, action, obs[..., 0], obs, no, no, keys[1]), action
+
+    keys = jax.random.split(KEY, (len(OBS), 2))
+    return jax.lax.scan(step, actor.begin(EVALUATION.num_tasks, 1, KEY), (OBS, keys))[1]
+
+
+def fingerprint(tree: PyTree) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Type, shape and bytes of every leaf by its path: equal where trees are equal bit for bit."""
+    leaves = {name: np.asarray(leaf) for name, leaf in flatten(tree).items()}
+    return {name: (str(x.dtype), x.shape, x.tobytes()) for name, x in leaves.items()}
+
+
+def flags(config: Any, room: str) -> list[str]:
+    """The command line's flags for every field of a config, as `--room.field value`."""
+    words: list[str] = []
+    for f in dataclasses.fields(config):
+        value, flag = getattr(config, f.name), f"--{room}.{f.name.replace('_', '-')}"
+        if dataclasses.is_dataclass(value):
+            words += flags(value, flag.removeprefix("--"))
+        elif isinstance(value, bool):
+            words.append(flag if value else f"--{room}.no-{f.name.replace('_', '-')}")
+        elif isinstance(value, tuple):
+            words += [flag, *map(str, value)]
+        else:
+            words += [flag, str(value)]
+    return words
