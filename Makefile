@@ -21,8 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes; see runs/demo
 	$(BIN)/adaptax train rl2-ppo half-cheetah-vel --run-dir runs/demo --overwrite \
-		--max-seconds 170 --evaluation-interval 50 --evaluation.num-tasks 50
-	$(BIN)/adaptax evaluate runs/demo
+		--max-seconds 165 --evaluation-interval 50 \
+		--evaluation.num-tasks 50 --evaluation.num-lanes 4
+	$(BIN)/adaptax evaluate runs/demo --num-lanes 16
 	$(BIN)/adaptax plot runs/demo
 
 test: $(STAMP) ## The tests, under ten minutes on two cores
