@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RAY_STAMP := $(VENV)/.installed-ray
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs bench clean
@@ -19,6 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(RAY_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	@touch $@
+
 demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes; see runs/demo
 	$(BIN)/adaptax train rl2-ppo half-cheetah-vel --run-dir runs/demo --overwrite \
 		--max-seconds 165 --evaluation-interval 50 \
@@ -29,7 +34,7 @@ demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes
 test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-test-slow: $(STAMP) ## Learning thresholds and long runs
+test-slow: $(RAY_STAMP) ## Learning thresholds and long runs, Ray among them
 	$(BIN)/python -m pytest -q -m slow
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms

@@ -6,6 +6,7 @@ python benchmarks/pools.py [--seconds 3] [--out results/pools.json]
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import platform
 import time
@@ -17,8 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 from sampling import Work, measure, policy_actor, sampler
+from slow_env import STEP_SECONDS, SlowEnv
 
 from adaptax.core.spec import Continuous
+from adaptax.envs.gym_pool import gym_suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.actor import UniformActor
@@ -44,6 +47,11 @@ LOCOMOTION = {
 """Share of its own raw native rate that each family must reach."""
 LOCOMOTION_LANES, LOCOMOTION_TASKS, LOCOMOTION_STEPS = 256, 32, 50
 """Lanes in all, tasks that they are divided among, and steps of each in a piece of work."""
+
+SLOW_LANES, SLOW_STEPS = 16, 25
+"""Lanes of an environment of 1 ms a step, and steps of each in a piece of work."""
+WORKERS_TARGET = 1.7
+"""Times one process that two workers must reach on it, on two cores."""
 
 
 def uniform_steps(suite_name: str, num_lanes: int, num_steps: int) -> Work:
@@ -158,6 +166,40 @@ def locomotion_pools(seconds: float) -> dict[str, Any]:
     return report
 
 
+def slow_steps(num_lanes: int, num_steps: int, **placement: int) -> Work:
+    """`steps` of SlowEnv with a 2x64 policy, in this process or where `placement` says."""
+    suite = gym_suite("slow", SlowEnv, horizon=200, **placement)
+    actor, collector = policy_actor(8, 2), Sampler(suite, suite.train, 0, "benchmark")
+    tasks = collector.sample_tasks(1)
+
+    def work() -> int:
+        collector.steps(actor, tasks, num_lanes, num_steps)
+        return num_lanes * num_steps
+
+    return work
+
+
+def slow_pools(seconds: float) -> dict[str, Any]:
+    """GymPool, ProcessPool and, if Ray is installed, RayPool on an environment of 1 ms a step."""
+    contenders = {
+        "in process": slow_steps(SLOW_LANES, SLOW_STEPS),
+        "1 worker": slow_steps(SLOW_LANES, SLOW_STEPS, num_workers=1),
+        "2 workers": slow_steps(SLOW_LANES, SLOW_STEPS, num_workers=2),
+    }
+    if importlib.util.find_spec("ray"):
+        contenders["2 Ray actors"] = slow_steps(SLOW_LANES, SLOW_STEPS, num_ray_actors=2)
+    rates = measure(contenders, seconds)
+    for name, rate in rates.items():
+        times = rate / rates["in process"]
+        print(
+            f"{SLOW_LANES} lanes of {1e3 * STEP_SECONDS:g} ms a step, {name}: {rate:,.0f}, "
+            f"{times:.2f} times in process",
+            flush=True,
+        )
+    print(f"2 workers: target {WORKERS_TARGET} times in process")
+    return {"lanes": SLOW_LANES, **{name: round(rate, 1) for name, rate in rates.items()}}
+
+
 def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -167,6 +209,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "jax_pool": jax_pools(options.seconds),
         "locomotion": locomotion_pools(options.seconds),
+        "slow": slow_pools(options.seconds),
     }
     if options.out:
         machine = platform.processor() or platform.machine()

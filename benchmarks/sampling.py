@@ -47,7 +47,11 @@ def policy_actor(observation_size: int, action_size: int) -> PolicyActor:
 
 
 def native(num_lanes: int) -> Work:
-    """MuJoCo's thread pool on Gymnasium's model with random controls, best chunk size."""
+    """MuJoCo's thread pool with random controls, best chunk size: the limit.
+
+    Controls and first states are drawn like those of the policy's episodes, since what a step
+    costs depends on the contacts that it makes.
+    """
     folder = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
     model = mujoco.MjModel.from_xml_path(str(folder / "half_cheetah.xml"))
     num_threads = len(os.sched_getaffinity(0))
@@ -59,11 +63,13 @@ def native(num_lanes: int) -> Work:
     states = np.empty((num_lanes, FRAME_SKIP, size))
     rng = np.random.default_rng(0)
     shape = (HORIZON, num_lanes, 1, model.nu)
-    controls = np.repeat(rng.uniform(-1, 1, shape), FRAME_SKIP, axis=2)
+    controls = np.repeat(np.clip(rng.standard_normal(shape), -1, 1), FRAME_SKIP, axis=2)
+    starts = np.tile(start, (num_lanes, 1))
+    starts[:, 1:] += rng.uniform(-0.1, 0.1, starts[:, 1:].shape)
     models = [model] * num_lanes
 
     def episode() -> int:
-        state = np.tile(start, (num_lanes, 1))
+        state = starts
         for control in controls:
             pool.rollout(
                 models,

@@ -201,9 +201,7 @@ def iterate(
     return state, {**episode_metrics(rollout), **figures}
 
 
-def collect(
-    config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: int = 1
-) -> Rollout:
+def collect(config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: int = 1) -> Rollout:
     """What an iteration learns from; several agents are one after another on the member axis.
 
     Each agent has all the lanes and tasks of `config`, one member a task.

@@ -33,6 +33,8 @@ from adaptax.sampling.actor import Actor, PerMember
 from adaptax.sampling.episodic import Batch, Passes, episode_metrics
 from adaptax.sampling.sampler import Sampler
 
+FIGURES = ("policy_loss", "value_loss", "entropy", "grad_norm")
+"""Of the inner algorithm's figures, those to report."""
 ParticleLoss = Callable[[Any, ActorCritic, PyTree, Batch], tuple[jax.Array, Figures]]
 """Of (config, network, parameters, part of a batch): an inner algorithm's."""
 
@@ -42,7 +44,7 @@ class SVPGConfig:
     """How many particles there are, how they interact, and what each of them is."""
 
     num_particles: int = 8
-    temperature: float = 10.0
+    temperature: float = 0.1
     """Weight of the particles' distance against their returns."""
     horizon: int = 0
     """Iterations after which a particle starts afresh, one particle at a time; 0: never."""
@@ -107,12 +109,8 @@ class SVPG(Algorithm):
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy of the particle with the highest return."""
-        return self.particle_actor(state, jnp.argmax(state.returns), deterministic=deterministic)
-
-    def particle_actor(self, state: State, index: Any, *, deterministic: bool = False) -> Actor:
-        """The policy of one particle."""
-        particle = particle_state(state, index)
-        return episodic_actor(self.inner.network, particle, deterministic)
+        best = particle_state(state, jnp.argmax(state.returns))
+        return episodic_actor(self.inner.network, best, deterministic)
 
 
 @dataclass(frozen=True)
@@ -150,8 +148,8 @@ class Inner:
             self.config, self.network, watched, rollout, passes, empirical=empirical
         )
         total, num = after.opt_state
-        nothing_moved = ("kl", "loss_after", "update_share")
-        figures = {name: x for name, x in figures.items() if name not in nothing_moved}
+        # The others say what the update did, which is nothing, and cost as much as it does.
+        figures = {name: figures[name] for name in FIGURES}
         gradient = jax.tree.map(lambda x: x / jnp.maximum(num, 1), total)
         return gradient, replace(after, opt_state=particle.opt_state), figures
 

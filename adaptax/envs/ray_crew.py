@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,30 +96,31 @@ class _Host:
     """What lives in a Ray actor: pools that do the work they are sent."""
 
     def __init__(self) -> None:
-        self.pools: dict[int, Pool | FaultReport] = {}
+        self.pools: dict[int, Pool] = {}
 
     def started(self) -> None:
         """Answered by an actor that runs."""
 
     def make(
         self, key: int, make_pool: MakePool, num_slots: int, saved: PyTree, tasks: Sequence[Task]
-    ) -> None:
-        """Make a pool, in a saved state unless that is None."""
+    ) -> FaultReport | None:
+        """Make a pool, in a saved state unless that is None; gives what went wrong, if anything."""
         try:
             pool = self.pools[key] = make_pool(num_slots)
             if saved is not None:
                 pool.restore(saved, tasks)
         except Exception as error:
-            self.pools[key] = FaultReport.of(error)
+            return FaultReport.of(error)
+        return None
 
     def run(self, key: int, work: Work, slots: np.ndarray, args: tuple[Any, ...]) -> Any:
         """What the work gives and the pool's state after it, or what went wrong.
 
         None if there is no such pool here.
         """
-        pool = self.pools.get(key)
-        if pool is None or isinstance(pool, FaultReport):
-            return pool
+        if key not in self.pools:
+            return None
+        pool = self.pools[key]
         try:
             return work(pool, slots, *args), pool.save()
         except Exception as error:
@@ -126,9 +128,8 @@ class _Host:
 
     def drop(self, key: int) -> None:
         """Close a pool."""
-        pool = self.pools.pop(key, None)
-        if pool is not None and not isinstance(pool, FaultReport):
-            pool.close()
+        if key in self.pools:
+            self.pools.pop(key).close()
 
 
 def _connected() -> Any:
@@ -139,5 +140,8 @@ def _connected() -> Any:
     except ImportError:
         raise ConfigError("Ray is not installed: pip install 'adaptax[ray]'") from None
     if not ray.is_initialized():
-        ray.init(include_dashboard=False, logging_level=logging.WARNING)
+        with warnings.catch_warnings():
+            # It forks to start its own programs, which need no thread of JAX's.
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            ray.init(include_dashboard=False, logging_level=logging.WARNING)
     return ray

@@ -30,6 +30,10 @@ MAX_ATTEMPTS = 3
 """Actors that may be lost one after another in one call before it counts as its own fault."""
 
 
+class _Lost(EnvironmentFault):
+    """An actor that died, or whose answer did."""
+
+
 @dataclass
 class _Part:
     """The slots that one actor hosts."""
@@ -58,8 +62,9 @@ class RayPool:
         self._key = crew.enter()
         self._end = weakref.finalize(self, crew.leave, self._key)
         with self._or_close():
-            for part in self._parts:
-                self._make(part)
+            making = [self._make(part) for part in self._parts]
+            for part, ref in zip(self._parts, making, strict=True):
+                self._answer(part, ref)
 
     def run(self, work: Work, *args: Any) -> list[Any]:
         """`work(pool, slots, *args)` in every actor; `slots` are its pool's among all P.
@@ -118,7 +123,7 @@ class RayPool:
         """What each job of an actor gives; the first fault is raised as soon as it is known."""
         if not self._end.alive:
             raise EnvironmentFault("this pool is closed")
-        ray, results, lost = self._crew.ray, {}, dict.fromkeys(jobs, 0)
+        ray, results, losses = self._crew.ray, {}, dict.fromkeys(jobs, 0)
         with self._or_close():
             pending = {self._send(actor, jobs[actor]): actor for actor in jobs}
             while pending:
@@ -126,12 +131,15 @@ class RayPool:
                 part = self._parts[pending.pop(ref)]
                 try:
                     answer = self._answer(part, ref)
-                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-                    lost[part.actor] += 1
-                    self._replace(part, lost[part.actor], error)
+                    if answer is None:  # this actor has taken the place of one that was lost
+                        self._answer(part, self._make(part))
+                except _Lost as loss:
+                    losses[part.actor] += 1
+                    if losses[part.actor] == MAX_ATTEMPTS:
+                        raise EnvironmentFault(f"{loss}, {MAX_ATTEMPTS} times in a call") from loss
+                    self._crew.replace(part.actor)
                     answer = None
-                if answer is None:  # a new actor, or one that another pool has replaced
-                    self._make(part)
+                if answer is None:
                     pending[self._send(part.actor, jobs[part.actor])] = part.actor
                 else:
                     results[part.actor], part.state = answer
@@ -140,30 +148,27 @@ class RayPool:
     def _send(self, actor: int, job: tuple[Any, ...]) -> Any:
         return self._crew.actors[actor].run.remote(self._key, *job)
 
-    def _answer(self, part: _Part, ref: Any) -> tuple[Any, PyTree] | None:
-        """Result and state; None where the actor knows nothing of this pool."""
+    def _answer(self, part: _Part, ref: Any) -> Any:
+        """What an actor has answered; None where it knows nothing of this pool."""
+        errors = self._crew.ray.exceptions
         try:
             answer = self._crew.ray.get(ref)
-        except self._crew.ray.exceptions.RayTaskError as error:
-            problem = f"{part.name} could not begin: {one_line(error.cause)}"
+        except (errors.RayActorError, errors.ObjectLostError) as error:
+            raise _Lost(f"{part.name} was lost") from error
+        except errors.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            problem = f"{part.name} cannot begin: {str(cause).splitlines()[0]}"
             raise EnvironmentFault(problem) from error
         if isinstance(answer, FaultReport):
             answer.raise_here(part.name, int(part.slots[0]))
-        found: tuple[Any, PyTree] | None = answer
-        return found
+        return answer
 
-    def _replace(self, part: _Part, attempt: int, error: Exception) -> None:
-        if attempt == MAX_ATTEMPTS:
-            problem = f"{part.name} was lost {attempt} times in one call: {one_line(error)}"
-            raise EnvironmentFault(problem) from error
-        self._crew.replace(part.actor)
-
-    def _make(self, part: _Part) -> None:
+    def _make(self, part: _Part) -> Any:
         """Have an actor make its pool, in the state of its last answer."""
         tasks = [self._tasks[i] for i in part.slots]
         job = (self._key, self._make_pool, len(part.slots), part.state, tasks)
         try:
-            self._crew.actors[part.actor].make.remote(*job)
+            return self._crew.actors[part.actor].make.remote(*job)
         except TypeError as error:
             problem = f"the environment cannot be sent to a Ray actor: {one_line(error)}"
             raise ConfigError(problem) from error

@@ -32,6 +32,12 @@ def _half_cheetah_vel() -> Loaded:
     return half_cheetah.HalfCheetahVelConfig, half_cheetah.half_cheetah_vel
 
 
+def _half_cheetah() -> Loaded:
+    from adaptax.envs.locomotion import half_cheetah_run
+
+    return half_cheetah_run.HalfCheetahConfig, half_cheetah_run.half_cheetah
+
+
 def _half_cheetah_dir() -> Loaded:
     from adaptax.envs.locomotion import half_cheetah
 
@@ -160,6 +166,7 @@ SUITES = {
             "MuJoCo: run at a target speed drawn from U(0, 2) m/s",
             _half_cheetah_vel,
         ),
+        SuiteEntry("half-cheetah", "MuJoCo: Gymnasium's HalfCheetah-v5, one task", _half_cheetah),
         SuiteEntry("half-cheetah-dir", "MuJoCo: run forwards or backwards", _half_cheetah_dir),
         SuiteEntry("ant-vel", "MuJoCo: an ant at a target speed drawn from U(0, 3) m/s", _ant_vel),
         SuiteEntry("ant-dir", "MuJoCo: an ant forwards or backwards", _ant_dir),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.spec import ActionSpace
-from adaptax.functional.distributions import Categorical, DiagonalGaussian
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.gru import gru_sequence
 from adaptax.networks.mlp import dense
 from adaptax.networks.normalizer import Normalizer
@@ -65,7 +65,7 @@ class RecurrentActorCritic(nn.Module):
     @nn.compact
     def __call__(
         self, x: jax.Array, hidden: jax.Array
-    ) -> tuple[DiagonalGaussian | Categorical, jax.Array, jax.Array]:
+    ) -> tuple[Distribution, jax.Array, jax.Array]:
         """Inputs [..., T, F], state [..., H] -> distribution [..., T], value [..., T], state."""
         if self.normalize:
             x = Normalizer(name="normalizer")(x)

@@ -168,6 +168,8 @@ class _Record:
         self.arrays: dict[str, np.ndarray] = {}
         self.every = np.arange(shape[0] * shape[1])
         self.lengths = np.zeros_like(self.every)
+        self.in_step = True
+        """Whether all lanes have written at every step, so that all are at the same place."""
 
     def write(
         self,
@@ -178,8 +180,9 @@ class _Record:
         extras: dict[str, jax.Array],
     ) -> Outcome:
         """Record one step of those active slots that acted."""
+        self.in_step &= result.acted is None and len(active) == len(self.every)
         acted = slice(None) if result.acted is None else result.acted
-        rows = active[acted]
+        rows: Any = slice(None) if self.in_step else active[acted]
         fields = {
             "obs": obs[rows],
             "action": action[rows],
@@ -187,22 +190,22 @@ class _Record:
             "next_obs": result.next_obs[acted],
             "terminated": result.terminated[acted],
             "truncated": result.truncated[acted],
-            "valid": np.ones(len(rows), bool),
+            "valid": np.ones_like(result.terminated[acted]),
         }
         flat = {k: np.asarray(x).reshape(len(obs), *x.shape[2:]) for k, x in extras.items()}
         more = {name: x[rows] for name, x in flat.items()}
         if self.spec.has_success:
             more["success"] = result.success[acted]
         more |= {f"info/{name}": result.info[name][acted] for name in self.spec.info_names}
-        at = self.lengths[rows]
+        at = self.lengths[0].copy() if self.in_step else self.lengths[rows]
         for name, x in (fields | {f"extras.{k}": v for k, v in more.items()}).items():
             self._array(name, x)[rows, at] = x
         self.lengths[rows] += 1
         stepped = np.zeros(len(obs), bool)
         stepped[rows] = True
-        last = np.maximum(self.lengths - 1, 0)
+        every, last = (rows, at) if self.in_step else (self.every, np.maximum(self.lengths - 1, 0))
         names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        return self._outcome(stepped, *(self.arrays[name][self.every, last] for name in names))
+        return self._outcome(stepped, *(self.arrays[name][every, last] for name in names))
 
     def nothing_yet(self) -> Outcome:
         """The outcome before the first step: no lane has stepped."""

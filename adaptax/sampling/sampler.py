@@ -71,7 +71,8 @@ class Sampler:
     ) -> Rollout:
         """`num_steps` steps in every lane, going on where the last call stopped.
 
-        It starts afresh when tasks or lanes changed or `episodes` was called in between.
+        It starts afresh when tasks or lanes changed or `episodes` was called in between. Where an
+        environment spends steps on resets of its own, a lane has as many fewer.
         """
         cursor = self._cursor
         if cursor is None or not _same(cursor, tasks, num_lanes):

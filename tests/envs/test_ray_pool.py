@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 import threading
 import time
@@ -98,7 +99,7 @@ def test_an_actor_lost_in_mid_episode_goes_on_from_its_state(local_ray, tmp_path
 
 
 def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):
-    with pytest.raises(EnvironmentFault, match=r"Ray actor 1 \(slots 2 to 3\) was lost 3 times"):
+    with pytest.raises(EnvironmentFault, match=r"Ray actor 1 \(slots 2 to 3\) was lost, 3 times"):
         step(started({}, {}, {}, {"kill_at": 1}), 4)
     assert free_cpus(local_ray) == 2.0
 
@@ -139,9 +140,20 @@ def broken() -> Counting:
 
 
 def test_an_environment_that_cannot_be_made_is_an_error(local_ray):
-    pool = new_pool(2, broken, num_actors=1)
     with pytest.raises(EnvironmentFault, match=r"Ray actor 0 \(slots 0 to 1\): OSError: no disp"):
-        pool.reset(np.arange(2), np.zeros(2, np.uint32), [Task("t", 0, {})] * 2)
+        new_pool(2, broken, num_actors=1)
+
+
+def test_an_environment_that_is_not_installed_over_there_is_an_error(local_ray, tmp_path):
+    (tmp_path / "only_here.py").write_text(
+        "from counting import Counting\nclass Here(Counting): ..."
+    )
+    sys.path.insert(0, str(tmp_path))
+    make_env = importlib.import_module("only_here").Here
+    sys.path.remove(str(tmp_path))
+    with pytest.raises(EnvironmentFault, match=r"cannot begin: .*No module named 'only_here'") as e:
+        new_pool(2, make_env)
+    assert "\n" not in str(e.value)
 
 
 def test_an_environment_that_cannot_be_sent_is_an_error(local_ray):

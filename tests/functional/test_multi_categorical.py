@@ -19,7 +19,9 @@ def joint(logits: np.ndarray) -> np.ndarray:
     """[12, 4] probability of every action, by the product of its parts'."""
     parts = np.split(logits.astype(float), [2, 5], axis=-1)
     marginals = [special.softmax(part, axis=-1) for part in parts]
-    return np.stack([np.prod([m[:, a] for m, a in zip(marginals, x, strict=True)], 0) for x in ACTIONS])
+    return np.stack(
+        [np.prod([m[:, a] for m, a in zip(marginals, x, strict=True)], 0) for x in ACTIONS]
+    )
 
 
 def log_probs(distribution: MultiCategorical) -> np.ndarray:

@@ -1,0 +1,302 @@
+"""PPO and A2C against Stable-Baselines3: return after equal steps, and wall-clock time.
+
+One machine, one run, equal hyper-parameters, networks, lanes and numbers of steps; the contenders
+take turns, each in a process of its own. Every (case, contender, seed) leaves a JSON file in
+results/on_policy; what is there is not run again, so that the whole can be made in pieces.
+
+    make bench-peers                                     once: the peers' own environment
+    python benchmarks/on_policy.py run [--cases ...] [--seeds 0 1 2 3 4]
+    python benchmarks/on_policy.py summary               table, summary.json and on_policy.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "results" / "on_policy"
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_on_policy.py"
+NUM_BINS = 20
+"""Points of a learning curve."""
+NUM_EVALUATIONS = 20
+"""Episodes of the final policy's evaluation, acting by its mode."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: the settings of both sides, in Stable-Baselines3's words."""
+
+    algorithm: str
+    env_id: str
+    suites: dict[str, str]
+    """Our contenders' suites by the contender's name."""
+    total_steps: int
+    n_envs: int
+    n_steps: int
+    """In each environment, an iteration."""
+    learning_rate: float
+    gae_lambda: float
+    gamma: float = 0.99
+    batch_size: int | None = None
+    n_epochs: int = 1
+    clip_range: float | None = None
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+
+
+CARTPOLE = {"ours, gym": "gym:CartPole-v1", "ours, cartpole": "cartpole"}
+CASES = {
+    "a2c-cartpole": Case("a2c", "CartPole-v1", CARTPOLE, 200_000, 8, 5, 7e-4, 1.0),
+    "ppo-cartpole": Case(
+        "ppo",
+        "CartPole-v1",
+        CARTPOLE,
+        100_000,
+        n_envs=8,
+        n_steps=128,
+        learning_rate=1e-3,
+        gae_lambda=0.95,
+        batch_size=64,
+        n_epochs=10,
+        clip_range=0.2,
+    ),
+    "ppo-half-cheetah": Case(
+        "ppo",
+        "HalfCheetah-v5",
+        {"ours": "half-cheetah"},
+        300_000,
+        n_envs=8,
+        n_steps=256,
+        learning_rate=3e-4,
+        gae_lambda=0.95,
+        batch_size=64,
+        n_epochs=10,
+        clip_range=0.2,
+    ),
+}
+PEER = "stable-baselines3"
+
+
+def our_algorithm(case: Case, spec: Any) -> Any:
+    """The algorithm whose update is that of Stable-Baselines3: for PPO this is `ppo2`.
+
+    Their value loss is the squared error, ours half of it.
+    """
+    from adaptax.experiment.build import make_algorithm
+
+    shared = {
+        "num_lanes": case.n_envs,
+        "min_steps": case.n_envs * case.n_steps,
+        "discount": case.gamma,
+        "gae_lambda": case.gae_lambda,
+        "lr": case.learning_rate,
+        "entropy_coeff": case.ent_coef,
+        "vfcn_coeff": 2 * case.vf_coef,
+        "max_grad_norm": case.max_grad_norm,
+        "use_empirical_returns": False,
+        "batch_size": case.batch_size or case.n_envs * case.n_steps,
+    }
+    if case.algorithm == "a2c":
+        return make_algorithm("a2c", spec, **shared, standardizer="none")
+    clipped = {"eps_clip": case.clip_range, "num_epoch": case.n_epochs, "clip_value": False}
+    return make_algorithm("ppo2", spec, **shared, **clipped)
+
+
+def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
+    """Train and evaluate one of our contenders in this process."""
+    import numpy as np
+
+    from adaptax.core.rng import named_key
+    from adaptax.experiment.build import make_suite
+    from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+    from adaptax.experiment.provenance import provenance
+    from adaptax.sampling.sampler import Sampler
+
+    suite = make_suite(suite_name)
+    algorithm = our_algorithm(case, suite.spec)
+    sampler = Sampler(suite, suite.train, seed, "train")
+    state = algorithm.init(named_key(seed, "init"))
+    episodes, marks, ended = [], [time.perf_counter()], 0
+    while sampler.num_steps < case.total_steps:
+        state, metrics = algorithm.iteration(state, sampler)
+        marks.append(time.perf_counter())
+        count, ended = sampler.num_episodes - ended, sampler.num_episodes
+        if count:
+            episodes.append((sampler.num_steps, metrics["return"], count))
+    laps = np.diff(marks)
+    protocol = EvaluatorConfig(num_tasks=1, num_lanes=NUM_EVALUATIONS, deterministic=True)
+    evaluation = Evaluator(protocol, suite, seed).evaluate(algorithm, state)
+    return {
+        "seconds": float(laps.sum()),
+        # The first two iterations compile; the others say what one takes.
+        "seconds_compiled": float(laps[2:].mean() * len(laps)),
+        "num_steps": sampler.num_steps,
+        "evaluation": float(evaluation.returns.mean()),
+        **learning(case, episodes),
+        "about": provenance(suite),
+    }
+
+
+def learning(case: Case, episodes: list[tuple[int, float, int]]) -> dict[str, Any]:
+    """The learning curve, and the mean return of episodes that ended in the last tenth of steps.
+
+    `episodes` are (steps so far, mean return, number of episodes).
+    """
+    bins: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
+    for steps, mean, count in episodes:
+        bins[min(NUM_BINS * steps // case.total_steps, NUM_BINS - 1)].append((mean, count))
+
+    def mean_of(pairs: list[tuple[float, int]]) -> float | None:
+        total = sum(count for _, count in pairs)
+        return sum(mean * count for mean, count in pairs) / total if total else None
+
+    last = [pair for part in bins[-NUM_BINS // 10 :] for pair in part]
+    return {"final_return": mean_of(last), "curve": [mean_of(part) for part in bins]}
+
+
+def run_peer(case: Case, seed: int, python: Path, num_threads: int) -> dict[str, Any]:
+    """Train and evaluate with Stable-Baselines3, in its own environment."""
+    request = {**asdict(case), "seed": seed, "num_threads": num_threads, "eval": NUM_EVALUATIONS}
+    command = [str(python), str(PEER_SCRIPT), json.dumps(request)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    episodes = [(steps, value, 1) for steps, value in result.pop("episodes")]
+    return {**result, **learning(case, episodes)}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Whatever of the chosen cases and seeds has no result yet; contenders take turns."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        for name in options.cases:
+            for contender in [*CASES[name].suites, PEER]:
+                path = OUT / f"{name}.{contender.replace(', ', '-')}.{seed}.json"
+                if path.exists():
+                    continue
+                command = [sys.executable, __file__, "one", name, contender, str(seed), str(path)]
+                command += ["--python", str(options.python), "--threads", str(options.threads)]
+                subprocess.run(command, check=True)
+
+
+def one(options: argparse.Namespace) -> None:
+    """One (case, contender, seed)."""
+    case = CASES[options.case]
+    if options.contender == PEER:
+        result = run_peer(case, options.seed, options.python, options.threads)
+    else:
+        result = run_ours(case, case.suites[options.contender], options.seed)
+    about = {"case": options.case, "contender": options.contender, "seed": options.seed}
+    options.path.write_text(json.dumps({**about, **result}, indent=2) + "\n")
+    print(
+        f"{options.case:18s} {options.contender:18s} seed {options.seed}: "
+        f"{result['seconds']:7.1f} s, final return {result['final_return']:8.1f}, "
+        f"by its mode {result['evaluation']:8.1f}",
+        flush=True,
+    )
+
+
+def summary(options: argparse.Namespace) -> None:
+    """Interquartile means with 95 % bootstrap intervals over seeds, and ratios of time."""
+    import numpy as np
+
+    from adaptax.experiment.statistics import bootstrap_interval, interquartile_mean
+
+    rows: dict[str, Any] = {}
+    results = [json.loads(path.read_text()) for path in sorted(OUT.glob("*.*.*.json"))]
+    for name, case in CASES.items():
+        rows[name] = {}
+        for contender in [*case.suites, PEER]:
+            runs = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
+            if not runs:
+                continue
+            row: dict[str, Any] = {"seeds": len(runs)}
+            for figure in ("final_return", "evaluation"):
+                values = np.array([r[figure] for r in runs], float)
+                low, high = bootstrap_interval(values, "interquartile_mean")
+                row[figure] = [float(interquartile_mean(values)), float(low), float(high)]
+            for figure in ("seconds", "seconds_compiled"):
+                row[figure] = float(np.mean([r.get(figure, r["seconds"]) for r in runs]))
+            rows[name][contender] = row
+        for row in rows[name].values():
+            theirs = rows[name].get(PEER, {}).get("seconds")
+            row["times_faster"] = theirs and theirs / row["seconds"]
+            row["times_faster_compiled"] = theirs and theirs / row["seconds_compiled"]
+    (OUT / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
+    print_table(rows)
+    plot(results)
+
+
+def print_table(rows: dict[str, Any]) -> None:
+    """The summary as lines of Markdown."""
+    print("| case | contender | final return | by its mode | seconds | x faster | compiled |")
+    print("|---|---|---|---|---|---|---|")
+    for name, contenders in rows.items():
+        for contender, row in contenders.items():
+            returns = [
+                "{:.0f} ({:.0f} to {:.0f})".format(*row[k]) for k in ("final_return", "evaluation")
+            ]
+            faster = [row[k] or float("nan") for k in ("times_faster", "times_faster_compiled")]
+            figures = [f"{row['seconds']:.1f}", *(f"{x:.1f}" for x in faster)]
+            print("| " + " | ".join([name, contender, *returns, *figures]) + " |")
+
+
+def plot(results: list[dict[str, Any]]) -> None:
+    """Learning curves: interquartile mean over seeds, and the range of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from adaptax.experiment.plot import COLOURS
+    from adaptax.experiment.statistics import interquartile_mean
+
+    figure, axes = plt.subplots(1, len(CASES), figsize=(4 * len(CASES), 3), constrained_layout=True)
+    for axis, (name, case) in zip(axes, CASES.items(), strict=True):
+        steps = (np.arange(NUM_BINS) + 0.5) * case.total_steps / NUM_BINS
+        for contender, colour in zip([*case.suites, PEER], COLOURS, strict=False):
+            mine = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
+            if mine:
+                curves = np.array([r["curve"] for r in mine], float)
+                axis.plot(steps, interquartile_mean(curves, 0), color=colour, label=contender)
+                axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15)
+        axis.set(title=name, xlabel="environment steps", ylabel="return")
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(OUT / "on_policy.png", dpi=150)
+
+
+def main() -> None:
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("run", run), ("one", one), ("summary", summary)):
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+        if name == "run":
+            command.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+            command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+        if name == "one":
+            command.add_argument("case", choices=CASES)
+            command.add_argument("contender")
+            command.add_argument("seed", type=int)
+            command.add_argument("path", type=Path)
+        if name != "summary":
+            command.add_argument("--python", type=Path, default=PEERS, help="the peers' Python")
+            command.add_argument("--threads", type=int, default=1, help="PyTorch's threads")
+    options = parser.parse_args()
+    options.function(options)
+
+
+if __name__ == "__main__":
+    main()

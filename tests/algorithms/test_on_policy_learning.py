@@ -1,0 +1,46 @@
+"""Learning thresholds on CartPole-v1, in its compiled form (A7, A11)."""
+
+import numpy as np
+import pytest
+from toys import ChangingSampler
+
+from adaptax.core.rng import named_key
+from adaptax.experiment.build import make_algorithm, make_suite
+
+
+def last_returns(name: str, num_steps: int, seed: int, **settings) -> float:
+    """Mean return of the last 20 episodes to end in a run of so many steps."""
+    suite, returns = make_suite("cartpole"), []
+
+    def record(rollout, actor):
+        ended = np.asarray(rollout.terminated | rollout.truncated)
+        totals = np.asarray(rollout.extras["return"]) + np.asarray(rollout.reward)
+        in_time = (np.moveaxis(x, -1, 0) for x in (totals, ended))  # [T, M, N]
+        for total, end in zip(*in_time, strict=True):
+            returns.extend(total[end].tolist())
+        return rollout
+
+    algorithm = make_algorithm(name, suite.spec, **settings)
+    sampler = ChangingSampler(suite, record)
+    state = algorithm.init(named_key(seed, "init"))
+    while sampler.num_steps < num_steps:
+        state, _ = algorithm.iteration(state, sampler)
+    return float(np.mean(returns[-20:]))
+
+
+A2C_SETTINGS = {"num_lanes": 16, "min_steps": 16 * 32, "lr": 3e-3}
+PPO_SETTINGS = {"num_lanes": 8, "min_steps": 8 * 128, "num_epoch": 10, "lr": 1e-3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "num_steps", "threshold"),
+    [
+        ("a2c", A2C_SETTINGS, 100_000, 150.0),
+        ("ppo", {**PPO_SETTINGS, "critic": {"lr": 1e-3}}, 40_000, 400.0),
+        ("ppo2", PPO_SETTINGS, 40_000, 400.0),
+    ],
+)
+def test_two_of_three_seeds_balance_the_pole(name, settings, num_steps, threshold):
+    returns = [last_returns(name, num_steps, seed, **settings) for seed in range(3)]
+    assert sum(value >= threshold for value in returns) >= 2, returns
