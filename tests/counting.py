@@ -98,3 +98,16 @@ class Forgiving(Random):
 
 def sync(make_env, mode: AutoresetMode | str, num_envs: int) -> SyncVectorEnv:
     return SyncVectorEnv([make_env] * num_envs, autoreset_mode=mode)
+
+
+def begun(pool, *tasks: dict):
+    """The pool with an episode begun in as many slots as there are tasks."""
+    slots = np.arange(len(tasks))
+    named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
+    pool.reset(slots, slots.astype(np.uint32), named)
+    return pool
+
+
+def step(pool, num_slots: int):
+    """A step of all slots of a pool of Counting, by no action."""
+    return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))

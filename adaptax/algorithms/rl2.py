@@ -23,6 +23,7 @@ from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
+from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
 from adaptax.functional.policy_losses import clipped_ratio_loss
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
@@ -203,8 +204,7 @@ def _value_after(network: RecurrentActorCritic, variables: PyTree, rollout: Roll
 
 
 def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
-    clip = optax.clip_by_global_norm(config.max_grad_norm)
-    return optax.chain(clip, optax.adam(config.lr, eps=1e-5))
+    return clipped(ADAM(config.lr), config.max_grad_norm)
 
 
 def _evaluate(
@@ -251,31 +251,19 @@ def _update(
     raw = trial_advantages(trials, value, after, config)
     advantage = masked_standardize(raw, trials.valid)
     batch = (trials, advantage, raw + value)
-    optimizer = _optimizer(config)
-    num_trials = trials.valid.shape[0]
 
-    def minibatch_step(
-        carry: tuple[PyTree, PyTree], rows: jax.Array
-    ) -> tuple[tuple[PyTree, PyTree], Metrics]:
-        params, opt_state = carry
-        part = jax.tree.map(lambda x: x[rows], batch)
-        grads, metrics = jax.grad(_loss, has_aux=True)(
-            params, state.variables, config, network, part
-        )
-        updates, opt_state = optimizer.update(grads, opt_state)
-        metrics["grad_norm"] = optax.tree.norm(grads)
-        return (optax.apply_updates(params, updates), opt_state), metrics
+    def loss(params: PyTree, part: tuple[Trials, jax.Array, jax.Array]) -> tuple[Any, Metrics]:
+        return _loss(params, state.variables, config, network, part)
 
     key, shuffle_key = jax.random.split(state.key)
-    epochs = jax.random.split(shuffle_key, config.num_epochs)
-    order = jax.vmap(lambda k: jax.random.permutation(k, num_trials))(epochs)
-    rows = order.reshape(config.num_epochs * config.num_minibatches, -1)
+    part_size = trials.valid.shape[0] // config.num_minibatches
+    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
     start = (state.variables["params"], state.opt_state)
-    (params, opt_state), metrics = jax.lax.scan(minibatch_step, start, rows)
+    (params, opt_state), metrics = descend(loss, _optimizer(config), start, batch, rows)
     variables = {**state.variables, "params": params}
     if config.normalize_inputs:
         # Only now: the update sees the inputs as the policy that acted saw them.
         moments = state.variables["moments"]["normalizer"]
         moments = updated_moments(moments, trials.inputs, trials.valid)
         variables["moments"] = {"normalizer": moments}
-    return State(variables, opt_state, key), jax.tree.map(jnp.mean, metrics)
+    return State(variables, opt_state, key), metrics

@@ -60,7 +60,7 @@ def test_the_update_is_adams_step_along_the_policy_gradient():
         return -jnp.mean(policy(algorithm, params, obs).log_prob(action) * advantage)
 
     value, grads = jax.value_and_grad(loss)(before.params)
-    updates, _ = optax.adam(CONFIG.lr).update(grads, before.opt_state)
+    updates, _ = optax.adam(CONFIG.lr, eps=1e-5).update(grads, before.opt_state)
     expected = optax.apply_updates(before.params, updates)
     moments = after.opt_state[0].mu
     for one, other in zip(jax.tree.leaves(moments), jax.tree.leaves(grads), strict=True):
@@ -80,7 +80,7 @@ def test_every_parameter_is_trained():
 
 def test_the_return_is_the_mean_over_whole_episodes():
     *_, rollout, metrics = one_iteration()
-    num_ends = np.sum(rollout.terminated | rollout.truncated)
+    num_ends = int(np.sum(rollout.terminated | rollout.truncated))
     assert num_ends == CONFIG.num_lanes * CONFIG.num_episodes
     assert metrics["return"] == pytest.approx(float(np.sum(rollout.reward)) / num_ends, rel=1e-5)
 

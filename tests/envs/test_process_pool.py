@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from counting import Counting, Random
+from counting import Counting, Random, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
@@ -37,15 +37,7 @@ def maker(make_env=Counting, horizon: int = 9, **params):
 def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> ProcessPool:
     """A pool with an episode begun in as many slots as there are tasks."""
     make_pool, spec = maker()
-    pool = ProcessPool(make_pool, spec, num_workers, len(tasks), timeout)
-    slots = np.arange(len(tasks))
-    named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
-    pool.reset(slots, slots.astype(np.uint32), named)
-    return pool
-
-
-def step(pool, num_slots: int):
-    return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))
+    return begun(ProcessPool(make_pool, spec, num_workers, len(tasks), timeout), *tasks)
 
 
 def children() -> set[int]:

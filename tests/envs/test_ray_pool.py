@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from counting import Counting, Forgiving
+from counting import Counting, Forgiving, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
@@ -34,15 +34,7 @@ def new_pool(num_slots: int, make_env=Counting, num_actors: int = 2, **settings)
 
 def started(*tasks: dict) -> RayPool:
     """A pool with an episode begun in as many slots as there are tasks."""
-    pool = new_pool(len(tasks))
-    slots = np.arange(len(tasks))
-    named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
-    pool.reset(slots, slots.astype(np.uint32), named)
-    return pool
-
-
-def step(pool, num_slots: int):
-    return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))
+    return begun(new_pool(len(tasks)), *tasks)
 
 
 def free_cpus(ray) -> float:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 from toys import fingerprint, flags, small_agent
 
@@ -62,6 +68,29 @@ def test_a_run_with_two_workers_resumes_in_mid_episode_bit_for_bit(in_process, t
     assert pool["num_steps"].min() > 0
     cli.main(["resume", str(run_dir), "--num-iterations", str(NUM_ITERATIONS)])
     assert left_behind(run_dir) == in_process
+
+
+def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path):
+    run_dir = tmp_path / "run"
+    args = ["train", "nop", SUITE, "--run-dir", str(run_dir), "--evaluation-interval", "None"]
+    program = [sys.executable, "-m", "adaptax.experiment.cli", *args, "--suite.num-workers", "2"]
+    with subprocess.Popen(
+        [*program, "--num-iterations", "1000000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        rows = run_dir / "progress.jsonl"
+        deadline = time.monotonic() + 60
+        while not (rows.exists() and rows.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert f"adaptax resume {run_dir}" in err
+    assert len(Snapshots(run_dir / "snapshots").iterations()) > 0
+    assert [p for p in psutil.process_iter() if os.getsid(p.pid) == process.pid] == []
 
 
 @pytest.mark.parametrize("flag", ["num-workers", "num-ray-actors"])
