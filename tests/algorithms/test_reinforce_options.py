@@ -1,0 +1,103 @@
+"""REINFORCE with a baseline, with memory, with normalised observations and a schedule."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
+
+from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig, _baseline, _update
+from adaptax.core.errors import ConfigError
+from adaptax.sampling.processors import ProcessorConfig, process_samples
+
+CONFIG = ReinforceConfig(
+    num_lanes=4,
+    num_episodes=2,
+    hidden_sizes=(5,),
+    baseline="linear",
+    memory_size=3,
+    normalize_obs=True,
+    lr_scheduler="linear",
+    max_grad_norm=0.5,
+)
+
+
+@functools.cache
+def run():
+    """Two iterations with every option on: the algorithm, its states and the data."""
+    suite, rollouts = cliff_suite(), []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    algorithm = Reinforce(CONFIG, suite.spec)
+    sampler, states = ChangingSampler(suite, record), [algorithm.init(jax.random.key(0))]
+    for _ in range(2):
+        states.append(algorithm.iteration(states[-1], sampler)[0])
+    return algorithm, states, rollouts
+
+
+def test_the_linear_baseline_is_that_of_the_sample_processor():
+    _, _, rollouts = run()
+    expected = process_samples(rollouts[0], ProcessorConfig(CONFIG.discount)).value
+    np.testing.assert_allclose(_baseline(CONFIG, rollouts[0]), expected, rtol=1e-5)
+    assert np.abs(expected).max() > 0.1
+    none = _baseline(replace(CONFIG, baseline="none"), rollouts[0])
+    assert none.shape == expected.shape and np.abs(none).max() == 0.0
+
+
+def test_the_baseline_changes_the_step():
+    algorithm, states, rollouts = run()
+    network, baseline = algorithm.network, _baseline(CONFIG, rollouts[0])
+    with_it, without = (
+        _update(CONFIG, network, states[0], rollouts[0], b)[0] for b in (baseline, 0 * baseline)
+    )
+    assert fingerprint(with_it) == fingerprint(states[1])
+    assert fingerprint(with_it.params) != fingerprint(without.params)
+
+
+def test_padding_changes_no_bit():
+    algorithm, states, rollouts = run()
+    rollout, valid = rollouts[0], np.asarray(rollouts[0].valid)
+    assert (~valid).sum() > 10
+    noisy = replace(
+        rollout,
+        reward=np.where(valid, rollout.reward, 1e6).astype(np.float32),
+        obs=np.where(valid[..., None], rollout.obs, 1e6).astype(np.float32),
+        terminated=np.asarray(rollout.terminated) | ~valid,
+    )
+    baseline = _baseline(CONFIG, noisy)
+    state, _ = _update(CONFIG, algorithm.network, states[0], noisy, baseline)
+    assert fingerprint(state) == fingerprint(states[1])
+
+
+def test_observations_are_counted_once():
+    _, states, rollouts = run()
+    seen = np.concatenate([np.asarray(r.obs)[np.asarray(r.valid)] for r in rollouts])
+    assert float(states[2].moments["obs"]["count"]) == len(seen)
+    np.testing.assert_allclose(states[2].moments["obs"]["mean"], seen.mean(0), atol=1e-5)
+
+
+def test_episodes_along_lanes_or_along_time_give_the_same_update():
+    suite = point_suite()
+    config = ReinforceConfig(num_lanes=4, num_episodes=2, hidden_sizes=(5,), memory_size=3)
+    algorithm, sampler = Reinforce(config, suite.spec), train_sampler(suite)
+    state, tasks = algorithm.init(jax.random.key(0)), sampler.sample_tasks(1)
+    along_time = sampler.episodes(algorithm.actor(state), tasks, 4, 2)
+    bare = replace(along_time, final_carry=None)
+    along_lanes = jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), bare)
+    one, other = (
+        _update(config, algorithm.network, state, r, _baseline(config, r))[0].params
+        for r in (along_time, along_lanes)
+    )
+    for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"memory_size": 0}, {"max_grad_norm": 0.0}])
+def test_bad_options_are_refused_by_name(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ReinforceConfig(**settings)
