@@ -31,6 +31,8 @@ def local_ray():
     paths = [here, here / "sampling", here / "envs", os.environ.get("PYTHONPATH", "")]
     env_vars = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     os.environ["RAY_AUTH_MODE"] = "disabled"  # or it would leave a token in the home directory
-    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": env_vars})
+    # "local": a cluster of its own, whatever else runs on this machine.
+    runtime_env = {"env_vars": env_vars}
+    ray.init("local", num_cpus=2, include_dashboard=False, runtime_env=runtime_env)
     yield ray
     ray.shutdown()
