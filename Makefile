@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RAY_STAMP := $(VENV)/.installed-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs bench clean
+.PHONY: help install demo test test-slow check docs bench bench-peers clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,11 @@ docs: $(STAMP) ## The pages of docs/ that are generated from the code
 
 bench: $(STAMP) ## Speed, side by side
 	$(BIN)/python benchmarks/sampling.py
+
+bench-peers: ## What benchmarks compare with, in .venv-peers
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
 
 clean: ## Remove the environment and caches, not runs/
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache build *.egg-info

@@ -97,9 +97,7 @@ class SVPG(Algorithm):
     def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
         """Collect with all particles at once, and move them together."""
         config = self.config
-        copies = partial(jnp.repeat, repeats=config.particle.num_tasks, axis=0)
-        actors = episodic_actor(self.inner.network, state.particles, deterministic=False)
-        actor = PerMember(jax.tree.map(copies, actors))
+        actor = _actors(self.inner, state.particles)
         rollout = collect(config.particle, actor, sampler, config.num_particles)
         state, figures = _update(config, self.inner, state, rollout)
         if not np.isfinite(figures["direction_norm"]):
@@ -174,6 +172,14 @@ def particle_state(state: State, index: Any) -> on_policy.State:
     """One particle, as a state of the inner algorithm."""
     one: on_policy.State = jax.tree.map(lambda x: x[index], state.particles)
     return one
+
+
+@partial(jax.jit, static_argnums=0)
+def _actors(inner: Inner, particles: on_policy.State) -> PerMember:
+    """The policies of all particles, each as often as there are tasks."""
+    copies = partial(jnp.repeat, repeats=inner.config.num_tasks, axis=0)
+    actors = episodic_actor(inner.network, particles, deterministic=False)
+    return PerMember(jax.tree.map(copies, actors))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

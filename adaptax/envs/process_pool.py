@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # worker processes import this module, and do without JAX
 
 MakePool = Callable[[int], Pool]
 """Makes a pool of so many slots; can be pickled."""
+START_SECONDS = 300.0
+"""What workers have at least to import and make their environments, however busy the machine."""
 GRACE_SECONDS = 2.0
 """What workers have to close their environments before they are killed."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -76,7 +78,7 @@ class ProcessPool:
                 for index, slots in enumerate(parts):
                     job = (memory, code, spec, int(slots[0]), len(slots))
                     self._workers.append(_start(context, index, job))
-            self._await(self._workers, "start")
+            self._await(self._workers, "start", max(timeout, START_SECONDS))
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
@@ -125,17 +127,17 @@ class ProcessPool:
                     message = (command, slots[which] - worker.first, *more(which))
                     with contextlib.suppress(BrokenPipeError):  # _await finds out why
                         worker.connection.send(message)
-            self._await(asked, command)
+            self._await(asked, command, self._timeout)
 
-    def _await(self, workers: Sequence[_Worker], command: str) -> None:
+    def _await(self, workers: Sequence[_Worker], command: str, timeout: float) -> None:
         """Wait until each has answered; raise what the first one reports or has died of."""
-        deadline, waiting = time.monotonic() + self._timeout, list(workers)
+        deadline, waiting = time.monotonic() + timeout, list(workers)
         while waiting:
             handles = {w.connection: w for w in waiting} | {w.process.sentinel: w for w in waiting}
             ready = mp_connection.wait(list(handles), max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise EnvironmentFault(
-                    f"{waiting[0].name} has not answered a {command} within {self._timeout:g} s"
+                    f"{waiting[0].name} has not answered a {command} within {timeout:g} s"
                 )
             for worker in {handles[handle].first: handles[handle] for handle in ready}.values():
                 worker.check_answer(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -55,16 +54,6 @@ def in_process(tmp_path_factory):
     return left_behind(run_dir)
 
 
-def in_session(session: int) -> list[int]:
-    """The processes of a session."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(process.pid) == session:
-                found.append(process.pid)
-    return found
-
-
 def test_two_workers_train_the_same_agent(in_process, tmp_path):
     train(tmp_path / "run", num_workers=2)
     assert left_behind(tmp_path / "run") == in_process
@@ -96,16 +85,14 @@ def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path)
         while not (rows.exists() and rows.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
+        family = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert f"adaptax resume {run_dir}" in err
     assert len(Snapshots(run_dir / "snapshots").iterations()) > 0
-    # Python's own tracker of shared memory ends a moment after the process that it served.
-    deadline = time.monotonic() + 10
-    while (left := in_session(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
+    assert len(family) > 2  # two workers, and what multiprocessing itself starts
+    assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
 @pytest.mark.parametrize("flag", ["num-workers", "num-ray-actors"])
