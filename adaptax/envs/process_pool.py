@@ -125,7 +125,7 @@ class ProcessPool:
                 if len(which):
                     asked.append(worker)
                     message = (command, slots[which] - worker.first, *more(which))
-                    with contextlib.suppress(BrokenPipeError):  # _await finds out why
+                    with contextlib.suppress(ConnectionError):  # _await finds out why
                         worker.connection.send(message)
             self._await(asked, command, self._timeout)
 
