@@ -94,76 +94,78 @@ def jax_pools(seconds: float) -> dict[str, Any]:
     return {"lanes": JAX_LANES, **{name: round(rate) for name, rate in rates.items()}}
 
 
-def locomotion_work(suite_name: str) -> dict[str, Work]:
+def locomotion_work(suite_name: str) -> dict[str, Callable[[], Any]]:
     """The sampler with a 2x64 policy, falls and resets included; and its physics alone.
 
-    The second plays the native calls of the sampler's first piece of work again, without its
+    The second plays the native calls of the sampler's last piece of work again, without its
     resets: the same models, states and controls in the same threads, and nothing else.
     """
     suite = make_suite(suite_name)
     assert isinstance(suite.spec.action, Continuous)
     actor = policy_actor(suite.spec.observation_size, suite.spec.action.size)
     pool: Any = suite.make_pool(LOCOMOTION_LANES)
+    pool._rollout = recorder = Recorder(pool)
     suite = replace(suite, make_pool=lambda num_slots: pool)
     collector = Sampler(suite, suite.train, 0, "benchmark")
-    tasks, num_lanes = (
-        collector.sample_tasks(LOCOMOTION_TASKS),
-        LOCOMOTION_LANES // LOCOMOTION_TASKS,
-    )
+    tasks = collector.sample_tasks(LOCOMOTION_TASKS)
 
-    def sample() -> int:
-        collector.steps(actor, tasks, num_lanes, LOCOMOTION_STEPS)
-        return LOCOMOTION_LANES * LOCOMOTION_STEPS
+    def sample() -> None:
+        recorder.calls.clear()
+        collector.steps(actor, tasks, LOCOMOTION_LANES // LOCOMOTION_TASKS, LOCOMOTION_STEPS)
 
-    calls = native_calls(pool, sample)
-
-    def native() -> int:
-        for args, options in calls:
-            pool._rollout.rollout(*args, **options)
-        return LOCOMOTION_LANES * LOCOMOTION_STEPS
-
-    return {"sampler": sample, "native": native}
+    return {"sampler": sample, "native": recorder.replay}
 
 
-def native_calls(pool: Any, work: Callable[[], Any]) -> list[tuple[Any, dict[str, Any]]]:
-    """The arguments of the native calls in which a MujocoPool steps all lanes, during `work`."""
-    calls, native = [], pool._rollout
+class Recorder:
+    """Passes a MujocoPool's native calls on, and keeps those in which all lanes step."""
 
-    class Recorder:
-        def rollout(self, models: Any, data: Any, start: Any, control: Any, **options: Any) -> None:
-            if len(models) == pool.num_slots and options["nstep"] == pool._body.frame_skip:
-                calls.append(((models, data, start.copy(), control.copy()), options))
-            native.rollout(models, data, start, control, **options)
+    def __init__(self, pool: Any) -> None:
+        self.pool, self.native = pool, pool._rollout
+        self.calls: list[tuple[Any, dict[str, Any]]] = []
 
-    pool._rollout = Recorder()
-    work()
-    pool._rollout = native
-    return calls
+    def rollout(self, models: Any, data: Any, start: Any, control: Any, **options: Any) -> None:
+        """The pool's native call."""
+        if len(models) == self.pool.num_slots and options["nstep"] == self.pool._body.frame_skip:
+            self.calls.append(((models, data, start.copy(), control.copy()), options))
+        self.native.rollout(models, data, start, control, **options)
+
+    def replay(self) -> None:
+        """All that was kept, again."""
+        for args, options in self.calls:
+            self.native.rollout(*args, **options)
 
 
 def locomotion_pools(seconds: float) -> dict[str, Any]:
     """MujocoPool: every family's share of its own raw native rate, by the clock and by CPU time.
 
-    The two take turns. On a busy machine the share of CPU time is the steadier figure; it leaves
-    out that one core may wait while the other does what is not divided among threads.
+    The two take turns, each turn on the same physics; the figures are medians over the turns, so
+    that a busy moment of the machine spoils few. The share of CPU time leaves out that one core
+    may wait while the other does what is not divided among threads.
     """
     report: dict[str, Any] = {}
     for name, target in LOCOMOTION.items():
         work = locomotion_work(name)
-        spent = {contender: np.zeros(2) for contender in work}
-        while min(clock for clock, _ in spent.values()) < seconds:
-            for contender, do in work.items():
-                before = np.array([time.perf_counter(), time.process_time()])
-                do()
-                spent[contender] += [time.perf_counter(), time.process_time()] - before
-        share, cpu_share = spent["native"] / spent["sampler"]
+        work["sampler"]()  # compiles
+        shares, end = [], time.perf_counter() + 2 * seconds
+        while time.perf_counter() < end:
+            sampler, native = (laps(work[contender]) for contender in ("sampler", "native"))
+            shares.append(native / sampler)
+        share, cpu_share = np.median(shares, axis=0)
         report[name] = {"share": round(share, 3), "cpu_share": round(cpu_share, 3)}
+        report[name]["turns"] = len(shares)
         print(
             f"{name}, {LOCOMOTION_LANES} lanes, 2x64 policy: {share:.2f} of the native rate by the "
             f"clock, {cpu_share:.2f} by CPU time (target {target})",
             flush=True,
         )
     return report
+
+
+def laps(work: Callable[[], Any]) -> np.ndarray:
+    """Seconds that `work` takes, by the clock and of CPU time."""
+    before = np.array([time.perf_counter(), time.process_time()])
+    work()
+    return np.array([time.perf_counter(), time.process_time()]) - before
 
 
 def slow_steps(num_lanes: int, num_steps: int, **placement: int) -> Work:

@@ -100,14 +100,16 @@ def host_loop(
     # The policy runs where the environments do; on a machine with a GPU that is not the default.
     cpu = jax.local_devices(backend="cpu")[0]
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
-    carry, outcome = (carry, carry), record.nothing_yet()
+    carry, step = (carry, carry), record.no_step()
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
-        lanes_obs = record.lanes(obs)
+        lanes_obs, outcome = record.lanes(obs), record.outcome(step)
         action, carry, extras = _advance(actor, carry, outcome, lanes_obs, key, np.uint32(t))
+        record.write(step)  # the last one, while the policy computes the next
         chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
         result = pool.step(active, chosen[active])
-        outcome = record.write(active, obs, chosen, result, extras)
+        step = _Step.of(active, obs, chosen, result, extras)
         t += 1
+        obs = obs.copy()
         obs[active] = result.next_obs
         ended = active[result.terminated | result.truncated]
         if len(ended):
@@ -117,7 +119,8 @@ def host_loop(
                 ended = ended[episode[ended] < num_episodes]
         if len(ended):
             obs[ended] = pool.reset(ended, cursor.seeds(ended, episode), [tasks[i] for i in ended])
-    carry = observe(actor, carry, outcome, key, np.uint32(t))
+    carry = observe(actor, carry, record.outcome(step), key, np.uint32(t))
+    record.write(step)
     after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
     return record.rollout(jax.tree.map(np.asarray, carry)), after
 
@@ -156,6 +159,46 @@ def _advance(
     return action, (before, acted), extras
 
 
+@dataclass
+class _Step:
+    """What happened in the K slots that acted."""
+
+    slots: np.ndarray
+    """[K], in order."""
+    fields: dict[str, np.ndarray]
+    """obs, action, reward, next_obs, terminated, truncated, and other figures, each [K, ...]."""
+    extras: dict[str, jax.Array]
+    """The actor's, of all lanes [M, N, ...]."""
+
+    @classmethod
+    def of(
+        cls,
+        active: np.ndarray,
+        obs: np.ndarray,
+        action: np.ndarray,
+        result: StepResult,
+        extras: dict[str, jax.Array],
+    ) -> _Step:
+        """From obs and actions of all slots, and what the pool answered the active ones."""
+        acted = slice(None) if result.acted is None else result.acted
+        slots = active[acted]
+        fields = {
+            "obs": obs[slots],
+            "action": action[slots],
+            "reward": result.reward[acted],
+            "next_obs": result.next_obs[acted],
+            "terminated": result.terminated[acted],
+            "truncated": result.truncated[acted],
+            "extras.success": result.success[acted],
+        }
+        fields |= {f"extras.info/{name}": x[acted] for name, x in result.info.items()}
+        return cls(slots, fields, extras)
+
+
+OUTCOME = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+"""The fields of a step that an actor observes."""
+
+
 class _Record:
     """A rollout being written: arrays [M * N, T, ...], zero where nothing was written.
 
@@ -164,56 +207,46 @@ class _Record:
 
     def __init__(self, spec: EnvSpec, shape: tuple[int, int], num_steps: int) -> None:
         self.shape, self.num_steps = shape, num_steps
+        self.num_slots = shape[0] * shape[1]
         self.spec = spec
         self.arrays: dict[str, np.ndarray] = {}
-        self.every = np.arange(shape[0] * shape[1])
-        self.lengths = np.zeros_like(self.every)
+        self.lengths = np.zeros(self.num_slots, int)
         self.in_step = True
         """Whether all lanes have written at every step, so that all are at the same place."""
 
-    def write(
-        self,
-        active: np.ndarray,
-        obs: np.ndarray,
-        action: np.ndarray,
-        result: StepResult,
-        extras: dict[str, jax.Array],
-    ) -> Outcome:
-        """Record one step of those active slots that acted."""
-        self.in_step &= result.acted is None and len(active) == len(self.every)
-        acted = slice(None) if result.acted is None else result.acted
-        rows: Any = slice(None) if self.in_step else active[acted]
-        fields = {
-            "obs": obs[rows],
-            "action": action[rows],
-            "reward": result.reward[acted],
-            "next_obs": result.next_obs[acted],
-            "terminated": result.terminated[acted],
-            "truncated": result.truncated[acted],
-            "valid": np.ones_like(result.terminated[acted]),
-        }
-        flat = {k: np.asarray(x).reshape(len(obs), *x.shape[2:]) for k, x in extras.items()}
-        more = {name: x[rows] for name, x in flat.items()}
-        if self.spec.has_success:
-            more["success"] = result.success[acted]
-        more |= {f"info/{name}": result.info[name][acted] for name in self.spec.info_names}
-        at = self.lengths[0].copy() if self.in_step else self.lengths[rows]
-        for name, x in (fields | {f"extras.{k}": v for k, v in more.items()}).items():
+    def write(self, step: _Step) -> None:
+        """Record one step."""
+        if not len(step.slots):
+            return
+        self.in_step &= len(step.slots) == self.num_slots
+        rows: Any = slice(None) if self.in_step else step.slots
+        at = self.lengths[0] if self.in_step else self.lengths[rows]
+        fields = step.fields | {"valid": np.ones(len(step.slots), bool)}
+        for name, x in step.extras.items():
+            fields[f"extras.{name}"] = np.asarray(x).reshape(self.num_slots, *x.shape[2:])[rows]
+        if not self.spec.has_success:
+            del fields["extras.success"]
+        for name, x in fields.items():
             self._array(name, x)[rows, at] = x
         self.lengths[rows] += 1
-        stepped = np.zeros(len(obs), bool)
-        stepped[rows] = True
-        every, last = (rows, at) if self.in_step else (self.every, np.maximum(self.lengths - 1, 0))
-        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        return self._outcome(stepped, *(self.arrays[name][every, last] for name in names))
 
-    def nothing_yet(self) -> Outcome:
-        """The outcome before the first step: no lane has stepped."""
-        spec, slots = self.spec, len(self.every)
-        obs = np.zeros((slots, spec.observation_size), np.float32)
-        action = np.zeros((slots, *spec.action.shape), spec.action.dtype)
-        flag, reward = np.zeros(slots, bool), np.zeros(slots, np.float32)
-        return self._outcome(flag, obs, action, reward, obs, flag, flag)
+    def no_step(self) -> _Step:
+        """Before the first step: no slot has acted."""
+        spec = self.spec
+        obs = np.zeros((0, spec.observation_size), np.float32)
+        action = np.zeros((0, *spec.action.shape), spec.action.dtype)
+        flag, reward = np.zeros(0, bool), np.zeros(0, np.float32)
+        fields = dict(zip(OUTCOME, (obs, action, reward, obs, flag, flag), strict=True))
+        return _Step(np.arange(0), fields, {})
+
+    def outcome(self, step: _Step) -> Outcome:
+        """What the actor observes of a step; zeros where a lane did not act."""
+        stepped = np.ones(len(step.slots), bool)
+        values = (stepped, *(step.fields[name] for name in OUTCOME))
+        if len(step.slots) < self.num_slots:
+            values = tuple(self._spread(step.slots, x) for x in values)
+        stepped, obs, action, reward, next_obs, terminated, truncated = map(self.lanes, values)
+        return stepped, obs, action, reward, next_obs, terminated, truncated
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
         """[M * N, ...] as [M, N, ...]."""
@@ -229,12 +262,14 @@ class _Record:
         }
         return Rollout(**arrays, extras=extras, final_carry=carry)
 
-    def _outcome(self, *fields: np.ndarray) -> Outcome:
-        stepped, obs, action, reward, next_obs, terminated, truncated = map(self.lanes, fields)
-        return stepped, obs, action, reward, next_obs, terminated, truncated
+    def _spread(self, slots: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """[K, ...] of some slots as [M * N, ...]."""
+        every = np.zeros((self.num_slots, *x.shape[1:]), x.dtype)
+        every[slots] = x
+        return every
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
         if name not in self.arrays:
-            shape = (len(self.every), self.num_steps, *like.shape[1:])
+            shape = (self.num_slots, self.num_steps, *like.shape[1:])
             self.arrays[name] = np.zeros(shape, like.dtype)
         return self.arrays[name]

@@ -84,7 +84,7 @@ def uninterrupted(cost, start, config, num_generations):
         (sphere, 10, 200, 2000),
         (ellipsoid, 6, 350, 2000),
         (ellipsoid, 6, 200, 5),
-        (rosenbrock, 80, 40, 2000),  # where pycma decomposes the covariance now and then only
+        (rosenbrock, 80, 12, 2000),  # where pycma decomposes the covariance now and then only
     ],
 )
 def test_arrays_hold_all_that_pycma_remembers(cost, size, num_generations, max_full_covariance):
