@@ -222,8 +222,9 @@ class _Record:
         rows: Any = slice(None) if self.in_step else step.slots
         at = self.lengths[0] if self.in_step else self.lengths[rows]
         fields = step.fields | {"valid": np.ones(len(step.slots), bool)}
-        for name, x in step.extras.items():
-            fields[f"extras.{name}"] = np.asarray(x).reshape(self.num_slots, *x.shape[2:])[rows]
+        for name, every in step.extras.items():
+            flat = np.asarray(every).reshape(self.num_slots, *every.shape[2:])
+            fields[f"extras.{name}"] = flat[rows]
         if not self.spec.has_success:
             del fields["extras.success"]
         for name, x in fields.items():
