@@ -226,7 +226,8 @@ def episode_metrics(rollout: Rollout) -> dict[str, Any]:
     Undiscounted `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length`
     in steps; each is None if no episode ended.
     """
-    ended = np.asarray(rollout.valid & (rollout.terminated | rollout.truncated))
+    ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
+    ended &= np.asarray(rollout.valid)
     returns = np.asarray(rollout.extras["return"], np.float64) + np.asarray(rollout.reward)
     returns, lengths = returns[ended], np.asarray(rollout.extras["length"])[ended] + 1
     statistics: dict[str, Any] = {

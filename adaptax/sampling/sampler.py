@@ -143,8 +143,9 @@ class Sampler:
         elif isinstance(pool, RayPool):
             loop = ray_loop
         rollout, cursor = loop(pool, actor, cursor, num_steps, num_episodes)
-        self.num_steps += int(np.sum(rollout.valid))
-        self.num_episodes += int(np.sum(rollout.terminated | rollout.truncated))
+        ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
+        self.num_steps += int(np.asarray(rollout.valid).sum())
+        self.num_episodes += int(ended.sum())
         return rollout, cursor
 
     def _pool(self, num_slots: int) -> Pool:
