@@ -62,9 +62,14 @@ def test_own_environment_shows_adaptation(tmp_path):
 
 
 def test_half_cheetah_example_tells_four_episodes_and_draws_them(tmp_path, capsys):
-    example("rl2_half_cheetah").main(1, meta_batch_size=8, run_dir=str(tmp_path / "run"))
+    example("rl2_ppo_half_cheetah").main(1, meta_batch_size=8, run_dir=str(tmp_path / "run"))
     assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
     assert (tmp_path / "run" / "adaptation.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_half_cheetah_example_with_trpo_tells_four_episodes(tmp_path, capsys):
+    example("rl2_trpo_half_cheetah").main(1, meta_batch_size=4, run_dir=str(tmp_path / "run"))
+    assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
 
 
 def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):

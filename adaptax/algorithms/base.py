@@ -24,6 +24,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     """What the command line and run directories call it."""
+    trained_episodes: int | None = None
+    """Episodes in a row on one task that it is trained on; None where that is no matter."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec

@@ -81,9 +81,15 @@ def _svpg() -> Loaded:
 
 
 def _rl2_ppo() -> Loaded:
-    from adaptax.algorithms.rl2 import RL2PPO, RL2PPOConfig
+    from adaptax.algorithms.rl2_ppo import RL2PPO, RL2PPOConfig
 
     return RL2PPO, RL2PPOConfig
+
+
+def _rl2_trpo() -> Loaded:
+    from adaptax.algorithms.rl2_trpo import RL2TRPO, RL2TRPOConfig
+
+    return RL2TRPO, RL2TRPOConfig
 
 
 _SMALL = {
@@ -97,6 +103,16 @@ _SMALL = {
 """Of the on-policy algorithms: two episodes on each of eight tasks."""
 _SMALL_SEARCH = {"n_samples": 16, "num_tasks": 8, "num_episodes": 2}
 """Of search in parameter space: two episodes of every candidate on each of eight tasks."""
+_SMALL_RL2 = {
+    "meta_batch_size": 8,
+    "episodes_per_trial": 2,
+    "num_epochs": 4,
+    "num_minibatches": 1,
+    "embedding_size": 16,
+    "hidden_size": 16,
+    "lr": 0.01,
+}
+"""Of RL2: trials of two episodes on each of eight tasks."""
 
 ALGORITHMS = {
     entry.name: entry
@@ -169,15 +185,13 @@ ALGORITHMS = {
             "rl2-ppo",
             "meta-RL: a recurrent agent that learns within its hidden state, trained by PPO",
             _rl2_ppo,
-            {
-                "meta_batch_size": 8,
-                "episodes_per_trial": 2,
-                "num_epochs": 4,
-                "num_minibatches": 1,
-                "embedding_size": 16,
-                "hidden_size": 16,
-                "lr": 0.01,
-            },
+            _SMALL_RL2,
+        ),
+        AlgorithmEntry(
+            "rl2-trpo",
+            "meta-RL: the same agent trained by TRPO, as in the paper",
+            _rl2_trpo,
+            {**_SMALL_RL2, "trust_region": {"max_kl_step": 0.05}},
         ),
     )
 }

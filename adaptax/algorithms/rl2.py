@@ -2,29 +2,27 @@
 
 A trial is several episodes on one task. The hidden state is zero at its start only, and the
 network sees its last action, reward and an episode-boundary flag, so that whatever it learns
-about the task within a trial, it learns by activation. The outer algorithm, here PPO, treats
-the whole trial as one episode: returns run across the inner boundaries.
+about the task within a trial, it learns by activation. The outer algorithm treats the whole trial
+as one episode: returns run across the inner boundaries. Here is what outer algorithms share.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
 from adaptax.core.batch import PyTree, Rollout, zero_padding
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
-from adaptax.functional.masking import masked_mean, masked_standardize
-from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
-from adaptax.functional.policy_losses import clipped_ratio_loss
+from adaptax.functional.distributions import Distribution
+from adaptax.functional.masking import masked_shift_positive, masked_standardize
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
 from adaptax.networks.recurrent import RecurrentActorCritic
@@ -33,8 +31,8 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class RL2PPOConfig:
-    """RL2 with PPO as the outer algorithm."""
+class RL2Config:
+    """What every outer algorithm needs."""
 
     meta_batch_size: int = 32
     """Trials an iteration, each on a task of its own."""
@@ -42,16 +40,31 @@ class RL2PPOConfig:
     """Episodes on one task; by default what the suite's protocol says."""
     discount: float = 0.99
     gae_lambda: float = 0.95
-    clip_range: float = 0.2
+    center_adv: bool = True
+    """Whether advantages are standardised over all valid steps."""
+    positive_adv: bool = False
+    """Whether advantages are shifted so that the smallest is just above 0."""
     lr: float = 1e-3
     """Adam's step size."""
     num_epochs: int = 8
     """Passes over the trials of an iteration."""
     num_minibatches: int = 8
     """Parts, of whole trials, that a pass is made in."""
+    max_grad_norm: float = 0.5
+    entropy_method: Literal["no_entropy", "regularized", "max"] = "no_entropy"
+    """How entropy counts: not, as a term of the objective, or as part of every reward."""
+    policy_ent_coeff: float = 0.0
+    """Weight of the entropy."""
+    use_softplus_entropy: bool = False
+    """Whether the softplus of the entropy counts, which is never negative."""
+    use_neg_logli_entropy: bool = False
+    """Whether -log pi of the action taken stands for the entropy."""
+    stop_entropy_gradient: bool = False
+    """Whether no gradient flows through the entropy."""
     embedding_size: int = 64
+    cell: Literal["gru", "lstm"] = "gru"
     hidden_size: int = 64
-    """Units of the GRU."""
+    """Units of the recurrent cell."""
     normalize_inputs: bool = True
     """Whether observations, actions, rewards and flags are normalised by their running moments."""
     init_std: float = 0.5
@@ -60,13 +73,10 @@ class RL2PPOConfig:
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
-    value_coeff: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
-        positive = ("meta_batch_size", "episodes_per_trial", "clip_range", "lr", "num_epochs")
-        check_positive(self, *positive, "num_minibatches", "embedding_size", "hidden_size")
+        check_positive(self, "meta_batch_size", "episodes_per_trial", "lr", "num_epochs")
+        check_positive(self, "num_minibatches", "embedding_size", "hidden_size")
         check_positive(self, "init_std", "reward_scale", "max_grad_norm")
         check_unit(self, "discount", "gae_lambda")
         check(
@@ -74,52 +84,61 @@ class RL2PPOConfig:
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "
             f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
         )
+        self._check_entropy()
+
+    def _check_entropy(self) -> None:
+        coeff, method = self.policy_ent_coeff, self.entropy_method
+        check(coeff >= 0, f"policy_ent_coeff must not be negative, not {coeff}")
+        if method == "no_entropy":
+            check(
+                coeff == 0,
+                f"policy_ent_coeff {coeff} needs entropy_method 'regularized' or 'max', "
+                "not 'no_entropy'",
+            )
+        if method == "max":
+            # Centred, what the entropy adds to every advantage would mostly cancel; with a
+            # gradient it would count twice, as reward and as a term.
+            check(not self.center_adv, "entropy_method 'max' needs center_adv to be off")
+            check(self.stop_entropy_gradient, "entropy_method 'max' needs stop_entropy_gradient")
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """Everything learned."""
+class RL2(Algorithm):
+    """An outer algorithm's state has `variables`, those of the network that acts."""
 
-    variables: PyTree
-    """`params` that the optimizer moves, and `moments` of the inputs."""
-    opt_state: PyTree
-    key: jax.Array
+    config: RL2Config
+    trained_episodes: int
+    """Episodes of a trial."""
 
-
-class RL2PPO(Algorithm):
-    """RL2 with PPO."""
-
-    name = "rl2-ppo"
-    config: RL2PPOConfig
-
-    def __init__(self, config: RL2PPOConfig, spec: EnvSpec) -> None:
+    def __init__(self, config: RL2Config, spec: EnvSpec) -> None:
         super().__init__(config, spec)
-        self.episodes_per_trial = config.episodes_per_trial or spec.trial_episodes
+        self.trained_episodes = config.episodes_per_trial or spec.trial_episodes
         self.network = RecurrentActorCritic(
             spec.action,
             config.embedding_size,
             config.hidden_size,
             config.init_std,
             config.normalize_inputs,
+            config.cell,
         )
 
-    def init(self, key: jax.Array) -> State:
-        """Fresh parameters."""
-        key, init_key = jax.random.split(key)
-        size = self.spec.observation_size + self.spec.action.size + 2
-        hidden = jnp.zeros((1, self.config.hidden_size))
-        variables = self.network.init(init_key, jnp.zeros((1, 1, size)), hidden)
-        return State(variables, _optimizer(self.config).init(variables["params"]), key)
+    @abstractmethod
+    def update(self, state: Any, rollout: Rollout) -> tuple[Any, Metrics]:
+        """Learn from whole trials, one in each of the lanes [M, 1]."""
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """One trial on each of `meta_batch_size` tasks, then epochs of PPO over them."""
+    def iteration(self, state: Any, sampler: Sampler) -> tuple[Any, Metrics]:
+        """One trial on each of `meta_batch_size` tasks, then what the outer algorithm does."""
         tasks = sampler.sample_tasks(self.config.meta_batch_size)
-        rollout = sampler.episodes(self.actor(state), tasks, 1, self.episodes_per_trial)
-        state, metrics = _update(self.config, self.network, state, rollout)
-        return state, {**return_metrics(rollout, self.episodes_per_trial), **metrics}
+        rollout = sampler.episodes(self.actor(state), tasks, 1, self.trained_episodes)
+        state, metrics = self.update(state, rollout)
+        return state, {**return_metrics(rollout, self.trained_episodes), **metrics}
 
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+    def fresh_variables(self, key: jax.Array) -> PyTree:
+        """`params` that an optimizer moves, and `moments` of the inputs if they are normalised."""
+        size = self.spec.observation_size + self.spec.action.size + 2
+        memory = jnp.zeros((1, self.network.memory_size))
+        return self.network.init(key, jnp.zeros((1, 1, size)), memory)
+
+    def actor(self, state: Any, *, deterministic: bool = False) -> Actor:
         """The recurrent policy at the start of a trial."""
         return RecurrentActor(
             state.variables, self.network, self.spec.action, deterministic=deterministic
@@ -127,7 +146,7 @@ class RL2PPO(Algorithm):
 
     def adapt(
         self,
-        state: State,
+        state: PyTree,
         actor: Actor,
         history: Sequence[Rollout],
         *,
@@ -145,6 +164,8 @@ class Trials:
 
     inputs: jax.Array
     """[B, T, O + A + 2]: what the network saw."""
+    next_input: jax.Array
+    """[B, O + A + 2]: what it would have seen next, had the last episode gone on."""
     action: jax.Array
     reward: jax.Array
     """[B, T]"""
@@ -161,6 +182,7 @@ def trial_batch(rollout: Rollout, network: RecurrentActorCritic) -> Trials:
     rollout = zero_padding(rollout)
     trials = Trials(
         inputs=recurrent_inputs(rollout, network.space),
+        next_input=_next_input(rollout),
         action=jnp.asarray(rollout.action),
         reward=jnp.asarray(rollout.reward),
         log_prob=jnp.asarray(rollout.extras["log_prob"]),
@@ -170,8 +192,37 @@ def trial_batch(rollout: Rollout, network: RecurrentActorCritic) -> Trials:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trials)
 
 
+def _next_input(rollout: Rollout) -> jax.Array:
+    carry = rollout.final_carry
+    last = jnp.sum(rollout.valid, axis=-1) - 1
+    obs = jnp.take_along_axis(rollout.next_obs, last[..., None, None], axis=2)[:, :, 0]
+    going_on = jnp.zeros_like(carry["boundary"])
+    return recurrent_input(obs, carry["last_action"], carry["last_reward"], going_on)
+
+
+def evaluate(
+    network: RecurrentActorCritic, variables: PyTree, inputs: jax.Array
+) -> tuple[Distribution, jax.Array]:
+    """Distributions and values [B, T] for inputs [B, T, F], run from the zero state."""
+    memory = jnp.zeros((inputs.shape[0], network.memory_size))
+    distribution, value, _ = network.apply(variables, inputs, memory)
+    return distribution, value
+
+
+def judge(
+    config: RL2Config, network: RecurrentActorCritic, variables: PyTree, trials: Trials
+) -> tuple[jax.Array, jax.Array]:
+    """Values [B, T], and what follows each trial's last step [B] unless that step terminated."""
+    rows, length = jnp.arange(len(trials.valid)), jnp.sum(trials.valid, axis=1)
+    inputs = jnp.pad(trials.inputs, ((0, 0), (0, 1), (0, 0)))
+    inputs = inputs.at[rows, length].set(trials.next_input)
+    _, value = evaluate(network, variables, inputs)
+    after = value[rows, length]
+    return value[:, :-1], after if config.bootstrap_trial_end else jnp.zeros_like(after)
+
+
 def trial_advantages(
-    trials: Trials, value: jax.Array, value_after: jax.Array, config: RL2PPOConfig
+    trials: Trials, value: jax.Array, value_after: jax.Array, config: RL2Config
 ) -> jax.Array:
     """GAE [B, T] of a trial as one episode, inner boundaries included.
 
@@ -193,77 +244,43 @@ def trial_advantages(
     )
 
 
-def _value_after(network: RecurrentActorCritic, variables: PyTree, rollout: Rollout) -> jax.Array:
-    """Value [B] of where each trial stopped, as if its last episode went on."""
-    carry = rollout.final_carry
-    last = jnp.sum(rollout.valid, axis=-1) - 1
-    obs = jnp.take_along_axis(rollout.next_obs, last[..., None, None], axis=2)[:, :, 0]
-    going_on = jnp.zeros_like(carry["boundary"])
-    inputs = recurrent_input(obs, carry["last_action"], carry["last_reward"], going_on)
-    return network.apply(variables, inputs[..., None, :], carry["hidden"])[1].reshape(-1)
+def policy_advantage(config: RL2Config, advantage: jax.Array, valid: jax.Array) -> jax.Array:
+    """Advantages [B, T] as the policy learns from them."""
+    if config.center_adv:
+        advantage = masked_standardize(advantage, valid)
+    return masked_shift_positive(advantage, valid) if config.positive_adv else advantage
 
 
-def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
-    return clipped(ADAM(config.lr), config.max_grad_norm)
+def entropy(config: RL2Config, distribution: Distribution, action: jax.Array) -> jax.Array:
+    """Entropy [B, T] of the policy, in nats, as the settings want it."""
+    by_action = config.use_neg_logli_entropy
+    x = -distribution.log_prob(action) if by_action else distribution.entropy()
+    x = jax.nn.softplus(x) if config.use_softplus_entropy else x
+    return jax.lax.stop_gradient(x) if config.stop_entropy_gradient else x
 
 
-def _evaluate(
-    network: RecurrentActorCritic, variables: PyTree, trials: Trials
-) -> tuple[Any, jax.Array]:
-    """The policy's distributions and values [B, T], re-run from the zero state."""
-    hidden = jnp.zeros((trials.inputs.shape[0], network.hidden_size))
-    distribution, value, _ = network.apply(variables, trials.inputs, hidden)
-    return distribution, value
+def with_entropy_reward(config: RL2Config, trials: Trials, distribution: Distribution) -> Trials:
+    """Rewards with the entropy of the policy that acted, weighted, if the method is 'max'."""
+    if config.entropy_method != "max":
+        return trials
+    bonus = config.policy_ent_coeff * entropy(config, distribution, trials.action)
+    return replace(trials, reward=jnp.where(trials.valid, trials.reward + bonus, 0.0))
 
 
-def _loss(
-    params: PyTree,
-    variables: PyTree,
-    config: RL2PPOConfig,
-    network: RecurrentActorCritic,
-    batch: tuple[Trials, jax.Array, jax.Array],
-) -> tuple[jax.Array, Metrics]:
-    trials, advantage, target = batch
-    distribution, value = _evaluate(network, {**variables, "params": params}, trials)
-    log_prob = distribution.log_prob(trials.action)
-    policy_terms = clipped_ratio_loss(log_prob, trials.log_prob, advantage, config.clip_range)
-    policy_loss = masked_mean(policy_terms, trials.valid)
-    value_loss = 0.5 * masked_mean(jnp.square(value - target), trials.valid)
-    metrics = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": masked_mean(distribution.entropy(), trials.valid),
-        "kl": masked_mean(trials.log_prob - log_prob, trials.valid),
-    }
-    return policy_loss + config.value_coeff * value_loss, metrics
+def entropy_term(config: RL2Config, entropies: jax.Array) -> jax.Array:
+    """What the loss gains by a mean entropy, if the method is 'regularized'."""
+    weight = config.policy_ent_coeff if config.entropy_method == "regularized" else 0.0
+    return -weight * entropies
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    config: RL2PPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
-) -> tuple[State, Metrics]:
-    """All epochs over all minibatches as one scan."""
-    trials = trial_batch(rollout, network)
-    _, value = _evaluate(network, state.variables, trials)
-    after = jnp.zeros(value.shape[0])
-    if config.bootstrap_trial_end:
-        after = _value_after(network, state.variables, rollout)
-    raw = trial_advantages(trials, value, after, config)
-    advantage = masked_standardize(raw, trials.valid)
-    batch = (trials, advantage, raw + value)
+def moved(config: RL2Config, variables: PyTree, params: PyTree, trials: Trials) -> PyTree:
+    """The network after an update, with the moments of what was seen in it.
 
-    def loss(params: PyTree, part: tuple[Trials, jax.Array, jax.Array]) -> tuple[Any, Metrics]:
-        return _loss(params, state.variables, config, network, part)
-
-    key, shuffle_key = jax.random.split(state.key)
-    part_size = trials.valid.shape[0] // config.num_minibatches
-    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
-    start = (state.variables["params"], state.opt_state)
-    (params, opt_state), metrics = descend(loss, _optimizer(config), start, batch, rows)
-    variables = {**state.variables, "params": params}
+    Only now: the update saw its inputs as the policy that acted had seen them.
+    """
+    variables = {**variables, "params": params}
     if config.normalize_inputs:
-        # Only now: the update sees the inputs as the policy that acted saw them.
-        moments = state.variables["moments"]["normalizer"]
+        moments = variables["moments"]["normalizer"]
         moments = updated_moments(moments, trials.inputs, trials.valid)
         variables["moments"] = {"normalizer": moments}
-    return State(variables, opt_state, key), metrics
+    return variables

@@ -7,6 +7,7 @@ episodes, so that early finishers count no more than others. An evaluation is a 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,7 @@ class Evaluator:
     def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""
         config, sampler = self.config, self._sampler
+        _warn_beyond_training(algorithm, self.num_episodes)
         sampler.restart()
         listed = self.suite.test.tasks
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
@@ -118,6 +120,16 @@ class Evaluator:
     def close(self) -> None:
         """Free the pools."""
         self._sampler.close()
+
+
+def _warn_beyond_training(algorithm: Algorithm, num_episodes: int) -> None:
+    trained = algorithm.trained_episodes
+    if trained is not None and num_episodes > trained:
+        warnings.warn(
+            f"{num_episodes} episodes on a task are more than the {trained} that "
+            f"{algorithm.name} is trained on: how it does in the later ones is not what it learned",
+            stacklevel=3,
+        )
 
 
 def _summary(name: str, values: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Gated recurrent unit over whole sequences, and the recurrent actor-critic of RL2."""
+"""Recurrent cells over whole sequences, and the recurrent actor-critic of RL2."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -52,8 +54,27 @@ def _orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype)
     return jnp.concatenate([block(k, (size, size), dtype) for k in jax.random.split(key, 3)], -1)
 
 
+class LSTM(nn.Module):
+    """An LSTM layer (Hochreiter and Schmidhuber 1997) run over a sequence."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """X [..., T, F] and the memory [..., 2 H] before it -> states [..., T, H], the memory.
+
+        The memory is the cell's state and the hidden state side by side.
+        """
+        batch = x.shape[:-2]
+        cell, hidden = jnp.split(memory.reshape(-1, 2 * self.size), 2, axis=-1)
+        run = nn.RNN(nn.OptimizedLSTMCell(self.size), return_carry=True)
+        last, states = run(x.reshape(-1, *x.shape[-2:]), initial_carry=(cell, hidden))
+        memory = jnp.concatenate(last, axis=-1).reshape(*batch, 2 * self.size)
+        return states.reshape(*batch, *states.shape[1:]), memory
+
+
 class RecurrentActorCritic(nn.Module):
-    """Embedding, GRU, and separate heads for the policy and the value."""
+    """Embedding, a recurrent cell, and separate heads for the policy and the value."""
 
     space: ActionSpace
     embedding_size: int = 64
@@ -61,15 +82,22 @@ class RecurrentActorCritic(nn.Module):
     init_std: float = 1.0
     normalize: bool = False
     """Whether inputs are normalised by their running moments."""
+    cell: Literal["gru", "lstm"] = "gru"
+
+    @property
+    def memory_size(self) -> int:
+        """Figures that the cell remembers from step to step."""
+        return self.hidden_size if self.cell == "gru" else 2 * self.hidden_size
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, hidden: jax.Array
+        self, x: jax.Array, memory: jax.Array
     ) -> tuple[Distribution, jax.Array, jax.Array]:
-        """Inputs [..., T, F], state [..., H] -> distribution [..., T], value [..., T], state."""
+        """Inputs [..., T, F], memory [..., S] -> distribution [..., T], value [..., T], memory."""
         if self.normalize:
             x = Normalizer(name="normalizer")(x)
         embedded = nn.tanh(dense(self.embedding_size)(x))
-        features, hidden = GRU(self.hidden_size)(embedded, hidden)
+        layer = GRU if self.cell == "gru" else LSTM
+        features, memory = layer(self.hidden_size)(embedded, memory)
         value = dense(1, scale=1.0)(features)[..., 0]
-        return ActionHead(self.space, self.init_std)(features), value, hidden
+        return ActionHead(self.space, self.init_std)(features), value, memory

@@ -115,7 +115,7 @@ class RecurrentActor:
             return self.memory
         lanes = (num_members, num_lanes)
         return {
-            "hidden": jnp.zeros((*lanes, self.network.hidden_size)),
+            "hidden": jnp.zeros((*lanes, self.network.memory_size)),
             "last_action": jnp.zeros((*lanes, self.space.size)),
             "last_reward": jnp.zeros(lanes),
             "boundary": jnp.zeros(lanes),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from random_end import RandomEndEnv, random_end, recurrent_actor
 
-from adaptax.algorithms.rl2 import RL2PPOConfig, Trials, trial_advantages, trial_batch
+from adaptax.algorithms.rl2 import RL2Config, Trials, trial_advantages, trial_batch
 from adaptax.core.batch import Rollout
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian
@@ -25,7 +25,7 @@ both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["scan", "hos
 class CountingNetwork:
     """Its hidden state [..., 1] is the number of steps it has run; its actions are near 0."""
 
-    hidden_size: int = 1
+    memory_size: int = 1
 
     def apply(self, params, inputs, hidden):
         mean = jnp.zeros((*inputs.shape[:-1], 2))
@@ -99,7 +99,7 @@ def hidden(rollout: Rollout) -> np.ndarray:
 def log_probs_again(actor: RecurrentActor, rollout: Rollout) -> jax.Array:
     """Log-probabilities [M, N, T] from whole trials run from zero state."""
     inputs = recurrent_inputs(rollout, actor.space)
-    start = jnp.zeros((*inputs.shape[:2], actor.network.hidden_size))
+    start = jnp.zeros((*inputs.shape[:2], actor.network.memory_size))
     distribution, _, _ = actor.network.apply(actor.params, inputs, start)
     return distribution.log_prob(jnp.asarray(rollout.action))
 
@@ -217,14 +217,14 @@ def test_padding_changes_nothing_in_a_trial_batch():
         np.testing.assert_array_equal(a, b)
 
 
-CONFIG = RL2PPOConfig(discount=0.97, gae_lambda=0.9, reward_scale=1.0)
+CONFIG = RL2Config(discount=0.97, gae_lambda=0.9, reward_scale=1.0)
 
 
 def advantages(reward, valid, value, value_after, config, terminated=None) -> np.ndarray:
     """`trial_advantages` of trials [B, T] of which only rewards and ends matter."""
     ends = np.zeros_like(valid) if terminated is None else terminated
     nothing = np.zeros_like(reward)
-    batch = Trials(nothing, nothing, reward, nothing, ends, valid)
+    batch = Trials(nothing, nothing, nothing, reward, nothing, ends, valid)
     return np.asarray(trial_advantages(batch, value, value_after, config))
 
 
@@ -252,7 +252,7 @@ def test_advantages_of_a_trial_are_those_of_one_long_episode():
 def test_reward_after_an_inner_boundary_counts_before_it():
     valid = np.ones((1, 6), bool)
     late = np.array([[0.0, 0, 0, 0, 0, 1]], np.float32)
-    config = RL2PPOConfig(discount=0.9, gae_lambda=1.0, reward_scale=1.0)
+    config = RL2Config(discount=0.9, gae_lambda=1.0, reward_scale=1.0)
     advantage = advantages(late, valid, np.zeros_like(late), np.zeros(1), config)
     np.testing.assert_allclose(advantage[0], 0.9 ** np.arange(5, -1, -1), rtol=1e-6)
 
@@ -261,13 +261,13 @@ def test_what_follows_a_cut_trial_counts_unless_its_last_step_terminated():
     valid = np.array([[True, True, False], [True, True, False]])
     terminated = np.array([[False, False, False], [False, True, False]])
     zeros = np.zeros((2, 3), np.float32)
-    config = RL2PPOConfig(discount=0.9, gae_lambda=1.0, reward_scale=1.0)
+    config = RL2Config(discount=0.9, gae_lambda=1.0, reward_scale=1.0)
     got = advantages(zeros, valid, zeros, np.full(2, 10.0), config, terminated)
     np.testing.assert_allclose(got, [[8.1, 9.0, 0.0], [0.0, 0.0, 0.0]], rtol=1e-6)
 
 
 def test_reward_scale_scales_advantages():
     reward, valid = np.ones((1, 4), np.float32), np.ones((1, 4), bool)
-    config = RL2PPOConfig(discount=1.0, gae_lambda=1.0, reward_scale=0.1)
+    config = RL2Config(discount=1.0, gae_lambda=1.0, reward_scale=0.1)
     got = advantages(reward, valid, np.zeros_like(reward), np.zeros(1), config)
     np.testing.assert_allclose(got[0], [0.4, 0.3, 0.2, 0.1], rtol=1e-6)

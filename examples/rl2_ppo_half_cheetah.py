@@ -1,6 +1,6 @@
-"""RL2-PPO on half-cheetah-vel: run at a speed that only the reward tells.
+"""RL2-PPO on half-cheetah-vel with the settings of garage's example: run at an untold speed.
 
-For example: python examples/rl2_half_cheetah.py --num-iterations 200
+For example: python examples/rl2_ppo_half_cheetah.py --num-iterations 200
 """
 
 from pathlib import Path
@@ -14,13 +14,28 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 def main(
     num_iterations: int = 200,
-    meta_batch_size: int = 32,
-    seed: int = 0,
-    run_dir: str = "runs/rl2-half-cheetah",
+    meta_batch_size: int = 10,
+    seed: int = 1,
+    run_dir: str = "runs/rl2-ppo-half-cheetah",
 ) -> None:
     """Train, tell the return of each episode on held-out speeds, and draw it."""
-    suite = make_suite("half-cheetah-vel")
-    algorithm = make_algorithm("rl2-ppo", suite.spec, meta_batch_size=meta_batch_size)
+    suite = make_suite("half-cheetah-vel", horizon=100)
+    algorithm = make_algorithm(
+        "rl2-ppo",
+        suite.spec,
+        meta_batch_size=meta_batch_size,
+        episodes_per_trial=4,
+        discount=0.99,
+        gae_lambda=0.95,
+        clip_range=0.2,
+        num_epochs=10,
+        num_minibatches=1,
+        hidden_size=64,
+        entropy_method="max",
+        policy_ent_coeff=0.02,
+        stop_entropy_gradient=True,
+        center_adv=False,
+    )
     config = TrainerConfig(
         run_dir, seed=seed, num_iterations=num_iterations, evaluation_interval=50
     )

@@ -1,0 +1,128 @@
+"""RL2 with PPO as the outer algorithm (Duan et al. 2016; Schulman et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.rl2 import (
+    RL2,
+    RL2Config,
+    Trials,
+    entropy,
+    entropy_term,
+    evaluate,
+    judge,
+    moved,
+    policy_advantage,
+    trial_advantages,
+    trial_batch,
+    with_entropy_reward,
+)
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.config import check_positive
+from adaptax.functional.masking import masked_mean
+from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
+from adaptax.functional.policy_losses import clipped_ratio_loss
+from adaptax.networks.recurrent import RecurrentActorCritic
+
+
+@dataclass(frozen=True)
+class RL2PPOConfig(RL2Config):
+    """RL2 with PPO; policy and value share one network."""
+
+    clip_range: float = 0.2
+    value_coeff: float = 0.5
+    """Weight of the value loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "clip_range")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything learned."""
+
+    variables: PyTree
+    """`params` that the optimizer moves, and `moments` of the inputs."""
+    opt_state: PyTree
+    key: jax.Array
+
+
+class RL2PPO(RL2):
+    """RL2 with PPO."""
+
+    name = "rl2-ppo"
+    config: RL2PPOConfig
+
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters."""
+        key, init_key = jax.random.split(key)
+        variables = self.fresh_variables(init_key)
+        return State(variables, _optimizer(self.config).init(variables["params"]), key)
+
+    def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
+        """Epochs of PPO over the trials."""
+        return _update(self.config, self.network, state, rollout)
+
+
+def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
+    return clipped(ADAM(config.lr), config.max_grad_norm)
+
+
+Batch = tuple[Trials, jax.Array, jax.Array]
+"""Trials, and for their steps the advantage and what the value should be, each [B, T]."""
+
+
+def _loss(
+    params: PyTree,
+    variables: PyTree,
+    config: RL2PPOConfig,
+    network: RecurrentActorCritic,
+    batch: Batch,
+) -> tuple[jax.Array, Metrics]:
+    trials, advantage, target = batch
+    distribution, value = evaluate(network, {**variables, "params": params}, trials.inputs)
+    log_prob = distribution.log_prob(trials.action)
+    policy_terms = clipped_ratio_loss(log_prob, trials.log_prob, advantage, config.clip_range)
+    policy_loss = masked_mean(policy_terms, trials.valid)
+    value_loss = 0.5 * masked_mean(jnp.square(value - target), trials.valid)
+    mean_entropy = masked_mean(entropy(config, distribution, trials.action), trials.valid)
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": mean_entropy,
+        "kl": masked_mean(trials.log_prob - log_prob, trials.valid),
+    }
+    loss = policy_loss + config.value_coeff * value_loss + entropy_term(config, mean_entropy)
+    return loss, metrics
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    config: RL2PPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
+) -> tuple[State, Metrics]:
+    """All epochs over all minibatches as one scan."""
+    seen = trial_batch(rollout, network)
+    value, after = judge(config, network, state.variables, seen)
+    acted, _ = evaluate(network, state.variables, seen.inputs)
+    trials = with_entropy_reward(config, seen, acted)
+    raw = trial_advantages(trials, value, after, config)
+    batch = (trials, policy_advantage(config, raw, trials.valid), raw + value)
+
+    def loss(params: PyTree, part: Batch) -> tuple[jax.Array, Metrics]:
+        return _loss(params, state.variables, config, network, part)
+
+    key, shuffle_key = jax.random.split(state.key)
+    part_size = len(trials.valid) // config.num_minibatches
+    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
+    start = (state.variables["params"], state.opt_state)
+    (params, opt_state), metrics = descend(loss, _optimizer(config), start, batch, rows)
+    return State(moved(config, state.variables, params, trials), opt_state, key), metrics

@@ -1,0 +1,140 @@
+"""RL2 with TRPO as the outer algorithm, as in the paper (Duan et al. 2016; Schulman et al. 2015).
+
+The policy's step is the natural gradient through the whole recurrent network; the value, a
+recurrent network of its own as in the paper, is fitted by gradient descent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.rl2 import (
+    RL2,
+    RL2Config,
+    Trials,
+    entropy,
+    entropy_term,
+    evaluate,
+    judge,
+    moved,
+    policy_advantage,
+    trial_advantages,
+    trial_batch,
+    with_entropy_reward,
+)
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.functional.masking import masked_mean
+from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
+from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.networks.recurrent import RecurrentActorCritic
+
+
+@dataclass(frozen=True)
+class RL2TRPOConfig(RL2Config):
+    """RL2 with TRPO; `lr`, epochs and minibatches are those of the value's fit."""
+
+    gae_lambda: float = 0.98
+    trust_region: TrustRegion = field(default_factory=TrustRegion)
+    """The policy's step."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything learned."""
+
+    variables: PyTree
+    """The policy's `params`, and `moments` of the inputs."""
+    value: PyTree
+    """The same of the value's network."""
+    opt_state: PyTree
+    """Of the value's fit."""
+    key: jax.Array
+
+
+class RL2TRPO(RL2):
+    """RL2 with TRPO."""
+
+    name = "rl2-trpo"
+    config: RL2TRPOConfig
+
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters."""
+        key, *init_keys = jax.random.split(key, 3)
+        # Two networks of one shape, of each of which one head is used.
+        policy, value = map(self.fresh_variables, init_keys)
+        return State(policy, value, _optimizer(self.config).init(value["params"]), key)
+
+    def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
+        """A fit of the value, and a step of the policy."""
+        return _update(self.config, self.network, state, rollout)
+
+
+def _optimizer(config: RL2TRPOConfig) -> optax.GradientTransformation:
+    return clipped(ADAM(config.lr), config.max_grad_norm)
+
+
+def objective(
+    config: RL2TRPOConfig,
+    network: RecurrentActorCritic,
+    old: PyTree,
+    batch: tuple[Trials, jax.Array],
+    params: PyTree,
+) -> tuple[jax.Array, jax.Array]:
+    """-E[rho A], rho the joint ratio, with the entropy's term; and the mean KL(old || new)."""
+    trials, advantage = batch
+    before, _ = evaluate(network, jax.lax.stop_gradient(old), trials.inputs)
+    after, _ = evaluate(network, {**old, "params": params}, trials.inputs)
+    ratio = jnp.exp(after.log_prob(trials.action) - trials.log_prob)
+    loss = masked_mean(-ratio * advantage, trials.valid)
+    mean_entropy = masked_mean(entropy(config, after, trials.action), trials.valid)
+    return loss + entropy_term(config, mean_entropy), masked_mean(before.kl(after), trials.valid)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    config: RL2TRPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
+) -> tuple[State, Metrics]:
+    """The value's passes over fixed targets, and the policy's step on all trials."""
+    seen = trial_batch(rollout, network)
+    value, after = judge(config, network, state.value, seen)
+    acted, _ = evaluate(network, state.variables, seen.inputs)
+    trials = with_entropy_reward(config, seen, acted)
+    raw = trial_advantages(trials, value, after, config)
+
+    def value_loss(
+        params: PyTree, part: tuple[Trials, jax.Array]
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        some, target = part
+        _, now = evaluate(network, {**state.value, "params": params}, some.inputs)
+        loss = 0.5 * masked_mean(jnp.square(now - target), some.valid)
+        return loss, {"value_loss": loss}
+
+    key, shuffle_key = jax.random.split(state.key)
+    part_size = len(trials.valid) // config.num_minibatches
+    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
+    start = (state.value["params"], state.opt_state)
+    (value_params, opt_state), value_figures = descend(
+        value_loss, _optimizer(config), start, (trials, raw + value), rows
+    )
+    batch = (trials, policy_advantage(config, raw, trials.valid))
+    params, figures = trust_region_step(
+        partial(objective, config, network, state.variables, batch),
+        state.variables["params"],
+        config.trust_region,
+    )
+    figures["entropy"] = masked_mean(entropy(config, acted, trials.action), trials.valid)
+    figures["value_loss"] = value_figures["value_loss"]
+    new = State(
+        moved(config, state.variables, params, trials),
+        moved(config, state.value, value_params, trials),
+        opt_state,
+        key,
+    )
+    return new, figures
