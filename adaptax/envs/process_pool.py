@@ -250,6 +250,9 @@ def _work(
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by simulators
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    # Or a worker, woken by its command, takes the parent's core before the others have theirs.
+    with contextlib.suppress(AttributeError, OSError):  # where there is no such thing
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     rows = np.frombuffer(memory, _record(spec))[first : first + num_slots]
     with contextlib.suppress(EOFError, ConnectionError):  # the parent hung up: close
         try:
