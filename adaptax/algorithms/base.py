@@ -24,6 +24,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     """What the command line and run directories call it."""
+    lanes_per_task: int = 1
+    """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec

@@ -86,6 +86,30 @@ def _rl2_ppo() -> Loaded:
     return RL2PPO, RL2PPOConfig
 
 
+def _promp() -> Loaded:
+    from adaptax.algorithms.promp import ProMP, ProMPConfig
+
+    return ProMP, ProMPConfig
+
+
+def _trpo_maml() -> Loaded:
+    from adaptax.algorithms.trpo_maml import TRPOMAML, TRPOMAMLConfig
+
+    return TRPOMAML, TRPOMAMLConfig
+
+
+def _vpg_maml() -> Loaded:
+    from adaptax.algorithms.vpg_maml import VPGMAML, VPGMAMLConfig
+
+    return VPGMAML, VPGMAMLConfig
+
+
+def _dice_maml() -> Loaded:
+    from adaptax.algorithms.dice_maml import DICEMAML, DICEMAMLConfig
+
+    return DICEMAML, DICEMAMLConfig
+
+
 _SMALL = {
     "num_lanes": 8,
     "num_tasks": 8,
@@ -97,6 +121,8 @@ _SMALL = {
 """Of the on-policy algorithms: two episodes on each of eight tasks."""
 _SMALL_SEARCH = {"n_samples": 16, "num_tasks": 8, "num_episodes": 2}
 """Of search in parameter space: two episodes of every candidate on each of eight tasks."""
+_SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden_sizes": (16,)}
+"""Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
 
 ALGORITHMS = {
     entry.name: entry
@@ -178,6 +204,30 @@ ALGORITHMS = {
                 "hidden_size": 16,
                 "lr": 0.01,
             },
+        ),
+        AlgorithmEntry(
+            "promp",
+            "meta-RL: adapts by policy gradients; clipped ratios and a KL penalty outside",
+            _promp,
+            {**_SMALL_MAML, "lr": 0.01},
+        ),
+        AlgorithmEntry(
+            "trpo-maml",
+            "meta-RL: adapts by policy gradients; a natural-gradient step outside",
+            _trpo_maml,
+            _SMALL_MAML,
+        ),
+        AlgorithmEntry(
+            "vpg-maml",
+            "meta-RL: adapts by policy gradients; a plain policy gradient outside",
+            _vpg_maml,
+            {**_SMALL_MAML, "lr": 0.01},
+        ),
+        AlgorithmEntry(
+            "dice-maml",
+            "meta-RL: adapts by policy gradients; unbiased second derivatives by DiCE",
+            _dice_maml,
+            {**_SMALL_MAML, "lr": 0.01},
         ),
     )
 }

@@ -127,7 +127,7 @@ def process_samples(
 def process_dice_samples(
     rollout: Rollout,
     max_path_length: int,
-    config: DiceProcessorConfig,
+    config: ProcessorConfig,
     features: Features = linear_time_features,
     weights: np.ndarray | None = None,
     return_features: Features | None = None,
