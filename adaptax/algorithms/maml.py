@@ -264,12 +264,16 @@ class MetaPolicy:
             terms = policy_gradient_loss(log_prob, samples.credit)
         else:
             terms = likelihood_ratio_loss(log_prob, samples.log_prob, samples.credit)
-        return masked_mean(terms, samples.valid), distribution
+        return masked_mean(terms.reshape(-1), samples.valid.reshape(-1)), distribution
 
 
 def task_mean(x: jax.Array, valid: jax.Array) -> jax.Array:
-    """Mean over tasks of each one's mean over what is valid; both [M, ...]."""
-    return jnp.mean(jax.vmap(masked_mean)(x, valid))
+    """Mean over tasks of each one's mean over what is valid; both [M, ...].
+
+    A task's steps are one axis, so that it does not matter, to the last bit, how lanes hold them.
+    """
+    flat, flat_valid = (y.reshape(len(y), -1) for y in (x, valid))
+    return jnp.mean(jax.vmap(masked_mean)(flat, flat_valid))
 
 
 def mean_kls(before: Distributions, after: Distributions, data: Data) -> jax.Array:

@@ -215,7 +215,7 @@ ALGORITHMS = {
             "trpo-maml",
             "meta-RL: adapts by policy gradients; a natural-gradient step outside",
             _trpo_maml,
-            _SMALL_MAML,
+            {**_SMALL_MAML, "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1}},
         ),
         AlgorithmEntry(
             "vpg-maml",

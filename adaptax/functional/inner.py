@@ -62,8 +62,8 @@ def inner_step(
 
     With H the objective's Hessian, the step's derivative pulls v back to v - H (step_sizes v). H's
     products are taken forwards over reverse, which measured twice as fast as the reverse over
-    reverse that would come by itself. Where the step is vmapped, `params` must be mapped too:
-    JAX 0.10 sums what comes back to unmapped ones once too often.
+    reverse that would come by itself. Where the step is vmapped, `params` must be mapped too: of
+    what comes back by outputs that depend on nothing mapped, JAX 0.10 counts every copy.
     """
 
     def gradient(at: PyTree, data: PyTree) -> tuple[PyTree, Any]:
