@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics, return_metrics
-from adaptax.core.batch import PyTree, Rollout, select
+from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.spec import EnvSpec
@@ -30,7 +30,8 @@ from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.networks.policies import MLPPolicy
 from adaptax.sampling.actor import Actor, PerMember, PolicyActor
 from adaptax.sampling.baselines import linear_features, linear_time_features, zero_features
-from adaptax.sampling.processors import ProcessorConfig, process_dice_samples, process_samples
+from adaptax.sampling.credited import Samples, credited
+from adaptax.sampling.processors import ProcessorConfig
 from adaptax.sampling.sampler import Sampler
 
 
@@ -80,23 +81,6 @@ class State:
     opt_state: PyTree
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Samples:
-    """Whole episodes on M tasks as objectives see them; zero where not valid."""
-
-    obs: jax.Array
-    """[M, N, T, O]"""
-    action: jax.Array
-    log_prob: jax.Array
-    """[M, N, T], of the policy that acted."""
-    credit: jax.Array
-    """[M, N, T]: what an action is weighted by: its advantage, or DiCE's adjusted reward."""
-    adj_avg_rewards: jax.Array
-    """[M, N, T]: rewards standardised over all tasks."""
-    valid: jax.Array
-
-
 Data = tuple[Samples, ...]
 """K batches, each before an inner step, and the one after the last."""
 Distributions = tuple[Distribution, ...]
@@ -142,7 +126,7 @@ class MetaPolicy:
         """
         own = _own_params(actor, len(history[-1].valid))
         if "log_prob" in history[-1].extras:
-            samples = self.judged(history, dice=self.config.inner_objective == "dice")
+            samples = self._credited(history, dice=self.config.inner_objective == "dice")
             own = _stepped(self, params, own, samples)
         else:
             warnings.warn(
@@ -152,56 +136,21 @@ class MetaPolicy:
             )
         return PerMember(PolicyActor(own, self.network, deterministic))
 
-    def judged(self, history: Sequence[Rollout], *, dice: bool) -> Samples:
-        """The last rollout with credit for every action, of its own task; on the host.
-
-        `dice`: adjusted rewards instead of advantages. With `fit="previous"` baselines are those
-        of the rollout before it.
-        """
-        config, rollout = self.config, history[-1]
-        earlier = history[-2] if config.fit == "previous" and len(history) > 1 else None
-        if dice:
-            judge = partial(process_dice_samples, max_path_length=self.spec.horizon, config=config)
-            weights = None if earlier is None else judge(earlier).weights
-            paths = judge(rollout, weights=weights)
-            credit, standardized, rollout = (
-                paths.adjusted_reward,
-                paths.adj_avg_rewards,
-                paths.paths,
-            )
-        else:
-            features = _FEATURES[config.baseline]
-            weights = (
-                None if earlier is None else process_samples(earlier, config, features).weights
-            )
-            estimated = process_samples(rollout, config, features, weights)
-            credit, standardized = estimated.advantage, estimated.adj_avg_rewards
-        return _without_padding(
-            Samples(
-                obs=rollout.obs,
-                action=rollout.action,
-                log_prob=rollout.extras["log_prob"],
-                credit=credit,
-                adj_avg_rewards=standardized,
-                valid=rollout.valid,
-            )
-        )
-
     def collect(self, params: PyTree, sampler: Sampler, *, dice: bool) -> tuple[Data, Metrics]:
         """Episodes on new tasks before every inner step and after the last, and their returns.
 
-        `dice`: what the last ones are credited with, as in `judged`.
+        `dice`: whether the last ones are credited with adjusted rewards instead of advantages.
         """
         config, data, history = self.config, [], list[Rollout]()
         tasks = sampler.sample_tasks(config.meta_batch_size)
         actor: Actor = self.actor(params, deterministic=False)
         for _ in range(config.num_inner_grad_steps):
             history.append(sampler.episodes(actor, tasks, config.num_episodes, 1))
-            data.append(self.judged(history, dice=config.inner_objective == "dice"))
+            data.append(self._credited(history, dice=config.inner_objective == "dice"))
             own = _stepped(self, params, _own_params(actor, len(tasks)), data[-1])
             actor = PerMember(PolicyActor(own, self.network))
         history.append(sampler.episodes(actor, tasks, config.num_episodes, 1))
-        data.append(self.judged(history, dice=dice))
+        data.append(self._credited(history, dice=dice))
         returns = [return_metrics(rollout, 1)["return"] for rollout in history]
         each = {f"return/episode_{k}": value for k, value in enumerate(returns, 1)}
         return tuple(data), {"return": returns[-1], **each}
@@ -244,6 +193,10 @@ class MetaPolicy:
             mean = jax.vmap(mean)
         log_prob = mean(distributions[0].log_prob(first.action), first.valid)
         return -jnp.mean(log_prob * mean(last.adj_avg_rewards, last.valid))
+
+    def _credited(self, history: Sequence[Rollout], *, dice: bool) -> Samples:
+        features, horizon = _FEATURES[self.config.baseline], self.spec.horizon
+        return credited(self.config, features, horizon, history, dice=dice)
 
     def _distribution(self, own: PyTree, obs: jax.Array) -> Distribution:
         """Over actions at observations [N, T, O] of one task.
@@ -332,10 +285,3 @@ def _for_each(params: PyTree, num_members: int) -> PyTree:
 def _stepped(meta: MetaPolicy, params: PyTree, own: PyTree, samples: Samples) -> PyTree:
     """The parameters [M, ...] of all members after an inner step."""
     return jax.vmap(lambda one, task: meta.inner_step(params, one, task)[0])(own, samples)
-
-
-@jax.jit
-def _without_padding(samples: Samples) -> Samples:
-    zeros = jax.tree.map(jnp.zeros_like, samples)
-    clean: Samples = select(samples.valid, samples, zeros)
-    return clean

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from toys import ChangingSampler, cliff_suite, point_suite
 
 from adaptax.algorithms import dice_maml, maml, ppo, promp, trpo, trpo_maml, vpg_maml
-from adaptax.algorithms.maml import MetaPolicy, Samples, task_mean
+from adaptax.algorithms.maml import MetaPolicy, task_mean
 from adaptax.algorithms.promp import ProMP, ProMPConfig
 from adaptax.algorithms.trpo_maml import TRPOMAMLConfig
 from adaptax.algorithms.vpg_maml import VPGMAMLConfig
@@ -22,6 +22,7 @@ from adaptax.functional.minibatches import ADAM
 from adaptax.functional.policy_losses import adapted_kl_coeff
 from adaptax.functional.trust_region import trust_region_step
 from adaptax.networks.actor_critic import ActorCritic, Body, Policy
+from adaptax.sampling.credited import Samples
 from adaptax.sampling.episodic import Batch
 
 SPEC = EnvSpec(2, Continuous(2), 4)
