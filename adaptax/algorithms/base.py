@@ -26,6 +26,8 @@ class Algorithm(ABC):
     """What the command line and run directories call it."""
     trained_episodes: int | None = None
     """Episodes in a row on one task that it is trained on; None where that is no matter."""
+    lanes_per_task: int = 1
+    """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec

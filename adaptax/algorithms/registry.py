@@ -92,6 +92,30 @@ def _rl2_trpo() -> Loaded:
     return RL2TRPO, RL2TRPOConfig
 
 
+def _promp() -> Loaded:
+    from adaptax.algorithms.promp import ProMP, ProMPConfig
+
+    return ProMP, ProMPConfig
+
+
+def _trpo_maml() -> Loaded:
+    from adaptax.algorithms.trpo_maml import TRPOMAML, TRPOMAMLConfig
+
+    return TRPOMAML, TRPOMAMLConfig
+
+
+def _vpg_maml() -> Loaded:
+    from adaptax.algorithms.vpg_maml import VPGMAML, VPGMAMLConfig
+
+    return VPGMAML, VPGMAMLConfig
+
+
+def _dice_maml() -> Loaded:
+    from adaptax.algorithms.dice_maml import DICEMAML, DICEMAMLConfig
+
+    return DICEMAML, DICEMAMLConfig
+
+
 _SMALL = {
     "num_lanes": 8,
     "num_tasks": 8,
@@ -113,6 +137,8 @@ _SMALL_RL2 = {
     "lr": 0.01,
 }
 """Of RL2: trials of two episodes on each of eight tasks."""
+_SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden_sizes": (16,)}
+"""Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
 
 ALGORITHMS = {
     entry.name: entry
@@ -192,6 +218,30 @@ ALGORITHMS = {
             "meta-RL: the same agent trained by TRPO, as in the paper",
             _rl2_trpo,
             {**_SMALL_RL2, "trust_region": {"max_kl_step": 0.05}},
+        ),
+        AlgorithmEntry(
+            "promp",
+            "meta-RL: adapts by policy gradients; clipped ratios and a KL penalty outside",
+            _promp,
+            {**_SMALL_MAML, "lr": 0.01},
+        ),
+        AlgorithmEntry(
+            "trpo-maml",
+            "meta-RL: adapts by policy gradients; a natural-gradient step outside",
+            _trpo_maml,
+            {**_SMALL_MAML, "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1}},
+        ),
+        AlgorithmEntry(
+            "vpg-maml",
+            "meta-RL: adapts by policy gradients; a plain policy gradient outside",
+            _vpg_maml,
+            {**_SMALL_MAML, "lr": 0.01},
+        ),
+        AlgorithmEntry(
+            "dice-maml",
+            "meta-RL: adapts by policy gradients; unbiased second derivatives by DiCE",
+            _dice_maml,
+            {**_SMALL_MAML, "lr": 0.01},
         ),
     )
 }

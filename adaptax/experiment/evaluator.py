@@ -30,8 +30,9 @@ class EvaluatorConfig:
 
     num_tasks: int | None = None
     """Held-out tasks, the first of the suite's test set; by default 20, or all of fewer."""
-    num_lanes: int = 1
-    """Independent runs on each task, averaged."""
+    num_lanes: int | None = None
+    """Lanes on each task, averaged: independent runs or, for an algorithm of the MAML family, the
+    episodes of one gradient step. By default what the algorithm adapts with, 1 for most."""
     num_episodes: int | None = None
     """Episodes in a row on each task; by default what the suite's protocol says."""
     deterministic: bool = False
@@ -100,6 +101,7 @@ class Evaluator:
         """The same tasks and seeds at every call, so that two states can be compared."""
         config, sampler = self.config, self._sampler
         _warn_beyond_training(algorithm, self.num_episodes)
+        num_lanes = config.num_lanes or algorithm.lanes_per_task
         sampler.restart()
         listed = self.suite.test.tasks
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
@@ -109,7 +111,7 @@ class Evaluator:
         for _ in range(self.num_episodes):
             if history:
                 actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
-            history.append(sampler.episodes(actor, tasks, config.num_lanes, 1))
+            history.append(sampler.episodes(actor, tasks, num_lanes, 1))
         returns = [np.sum(np.asarray(r.reward, np.float64), axis=-1).mean(-1) for r in history]
         success = None
         if self.suite.spec.has_success:

@@ -13,6 +13,8 @@ from adaptax.core.errors import EnvironmentFault
 
 LEGACY_TIME_SCALE = 100.0
 """Steps by which the original divides time; over long trials, pass the trial's length instead."""
+_ROWS_OF_A_PART = 128
+"""Rows that are multiplied at once."""
 
 
 def time_in_episode(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
@@ -61,8 +63,7 @@ def fit_baseline(
     """
     phi = features.reshape(len(valid), valid[0].size, features.shape[-1])
     y = np.where(valid, target, 0.0).astype(np.float64).reshape(len(valid), -1, 1)
-    transposed = phi.swapaxes(1, 2)
-    pairs = zip(transposed @ phi, (transposed @ y)[..., 0], strict=True)
+    pairs = zip(_products(phi, phi), _products(phi, y)[..., 0], strict=True)
     return np.stack([_solve(gram, moment, ridge) for gram, moment in pairs])
 
 
@@ -72,6 +73,18 @@ def predict_baseline(features: np.ndarray, weights: np.ndarray | None) -> np.nda
         return np.zeros(features.shape[:-1])
     prediction: np.ndarray = np.einsum("m...f,mf->m...", features, weights)
     return prediction
+
+
+def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The sum over rows of left^T right, [M, F, G] from [M, R, F] and [M, R, G].
+
+    In parts, each too small for the BLAS to call its threads: these would go on spinning beside
+    the physics, and made an iteration of ProMP a fifth longer.
+    """
+    num_parts = -(-left.shape[1] // _ROWS_OF_A_PART)
+    parts = zip(*(np.array_split(x, num_parts, axis=1) for x in (left, right)), strict=True)
+    total: np.ndarray = sum(a.swapaxes(1, 2) @ b for a, b in parts)
+    return total
 
 
 def _powers(time: np.ndarray, time_scale: float) -> np.ndarray:

@@ -127,7 +127,7 @@ def process_samples(
 def process_dice_samples(
     rollout: Rollout,
     max_path_length: int,
-    config: DiceProcessorConfig,
+    config: ProcessorConfig,
     features: Features = linear_time_features,
     weights: np.ndarray | None = None,
     return_features: Features | None = None,
@@ -233,11 +233,12 @@ def _advantages(
 @partial(jax.jit, static_argnums=0)
 def _scaled(config: ProcessorConfig, x: jax.Array, valid: jax.Array) -> jax.Array:
     """Standardised and shifted task by task, as the config says; always 0 where not valid."""
+    flat, flat_valid = (jnp.reshape(y, (len(y), -1)) for y in (x, valid))
     if config.normalize_adv:
-        x = jax.vmap(masked_standardize)(x, valid)
+        flat = jax.vmap(masked_standardize)(flat, flat_valid)
     if config.positive_adv:
-        x = jax.vmap(masked_shift_positive)(x, valid)
-    return jnp.asarray(x)
+        flat = jax.vmap(masked_shift_positive)(flat, flat_valid)
+    return flat.reshape(valid.shape)
 
 
 _standardized = jax.jit(masked_standardize)

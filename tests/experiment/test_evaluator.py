@@ -224,3 +224,13 @@ def test_tasks_that_cannot_be_listed_are_drawn_the_same_every_time():
     ]
     assert goals[0] == goals[1]
     assert len({tuple(goal) for goal in goals[0]}) == NUM_TASKS
+
+
+def test_lanes_are_those_that_the_algorithm_adapts_with_unless_told(collected):
+    suite = cliff_suite()
+    algorithm = nop(suite)
+    for num_lanes, expected in ((None, 5), (2, 2)):
+        algorithm.lanes_per_task = 5
+        config = EvaluatorConfig(num_tasks=NUM_TASKS, num_lanes=num_lanes, num_episodes=1)
+        Evaluator(config, suite, 0).evaluate(algorithm, {})
+        assert collected[-1].valid.shape[:2] == (NUM_TASKS, expected)

@@ -1,0 +1,101 @@
+"""TRPO-MAML: a natural-gradient step, bounded by the KL of the policies after adaptation.
+
+Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), section 4.2 and algorithm 3,
+with the step of Schulman et al. 2015 (arXiv 1502.05477). The loss's gradient and the Fisher
+matrix's products are exact, both through the inner step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.maml import (
+    Data,
+    Distributions,
+    MAMLConfig,
+    MetaPolicy,
+    State,
+    check_finite,
+    mean_kls,
+    task_mean,
+)
+from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.spec import EnvSpec
+from adaptax.functional.inner import likelihood_ratio_loss
+from adaptax.functional.minibatches import Figures
+from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.sampling.actor import Actor
+from adaptax.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class TRPOMAMLConfig(MAMLConfig):
+    """TRPO-MAML."""
+
+    trust_region: TrustRegion = field(default_factory=lambda: TrustRegion(reg_coeff=0.0))
+    """The outer step; defaults are ProMP's, but for the exact products."""
+
+
+class TRPOMAML(Algorithm):
+    """Trust region policy optimization through adaptation."""
+
+    name = "trpo-maml"
+    config: TRPOMAMLConfig
+
+    def __init__(self, config: TRPOMAMLConfig, spec: EnvSpec) -> None:
+        super().__init__(config, spec)
+        self.meta = MetaPolicy(config, spec)
+        self.lanes_per_task = config.num_episodes
+
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters."""
+        return State(self.meta.init(key), opt_state={})
+
+    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
+        """Episodes before and after adaptation to each task, then one step."""
+        data, returns = self.meta.collect(state.params, sampler, dice=False)
+        state, figures = _update(self.meta, state, data)
+        check_finite(figures)
+        return state, {**returns, **figures}
+
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return self.meta.actor(state.params, deterministic)
+
+    def adapt(
+        self,
+        state: State,
+        actor: Actor,
+        history: Sequence[Rollout],
+        *,
+        deterministic: bool = False,
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        return self.meta.adapt(state.params, actor, history, deterministic)
+
+
+def objective(
+    meta: MetaPolicy, before: Distributions, data: Data, params: PyTree
+) -> tuple[jax.Array, jax.Array]:
+    """-E[rho A] and KL(before || after), both after the last inner step and means over tasks."""
+    after, last = meta.unroll(params, data), data[-1]
+    log_prob = after[-1].log_prob(last.action)
+    policy_loss = task_mean(likelihood_ratio_loss(log_prob, last.log_prob, last.credit), last.valid)
+    kl = mean_kls(before[-1:], after[-1:], data[-1:])[0]
+    return policy_loss + meta.exploration_loss(data, after), kl
+
+
+@partial(jax.jit, static_argnums=0)
+def _update(meta: MetaPolicy, state: State, data: Data) -> tuple[State, Figures]:
+    config = meta.config
+    assert isinstance(config, TRPOMAMLConfig)
+    before = jax.lax.stop_gradient(meta.unroll(state.params, data))
+    params, figures = trust_region_step(
+        partial(objective, meta, before, data), state.params, config.trust_region
+    )
+    return State(params, state.opt_state), figures

@@ -1,0 +1,65 @@
+"""Inner adaptation: what a policy-gradient step descends, and the step, both to be differentiated.
+
+A meta-gradient goes through the step and so through the objective's second derivative, in which
+objectives with equal gradients differ: the likelihood ratio keeps its score-squared terms
+(Rothfuss et al. 2019, "ProMP", arXiv 1810.06784, section 4), the plain log-likelihood loses them,
+and DiCE's is unbiased (Foerster et al. 2018, arXiv 1802.05098). The plain one is
+`policy_losses.policy_gradient_loss`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.batch import PyTree
+
+Objective = Callable[[PyTree], tuple[jax.Array, Any]]
+"""Of parameters: what to descend, and anything besides."""
+
+
+def likelihood_ratio_loss(
+    log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array
+) -> jax.Array:
+    """-rho A, same shape; rho the joint ratio to the policy that acted.
+
+    Where both are the same policy, its first two derivatives are those of the low-variance
+    curvature objective (Rothfuss et al. 2019, eq. 11).
+    """
+    return -jnp.exp(log_prob - old_log_prob) * advantage
+
+
+def dice_loss(log_prob: jax.Array, reward: jax.Array, valid: jax.Array) -> jax.Array:
+    """-magic_box(log pi of all actions up to t) r_t, [..., T] (Foerster et al. 2018, eq. 7).
+
+    T is the time of one episode, `reward` already discounted.
+    """
+    past = jnp.cumsum(jnp.where(valid, log_prob, 0.0), axis=-1)
+    return -magic_box(past) * reward
+
+
+def magic_box(x: jax.Array) -> jax.Array:
+    """1, with all derivatives of exp(x - the value of x) (Foerster et al. 2018, section 3.2)."""
+    return jnp.exp(x - jax.lax.stop_gradient(x))
+
+
+def inner_step(
+    objective: Objective,
+    params: PyTree,
+    step_sizes: PyTree,
+    *,
+    first_order: bool = False,
+) -> tuple[PyTree, Any]:
+    """`params` less `step_sizes` times the objective's gradient; and what it gives besides.
+
+    `objective(params)` is (value, anything); `step_sizes` has a number in the place of each array
+    (Finn et al. 2017, arXiv 1703.03400, eq. 1). With `first_order` the gradient counts as a
+    constant where the step is differentiated.
+    """
+    gradient, besides = jax.grad(objective, has_aux=True)(params)
+    if first_order:
+        gradient = jax.lax.stop_gradient(gradient)
+    return jax.tree.map(lambda p, a, g: p - a * g, params, step_sizes, gradient), besides

@@ -1,0 +1,37 @@
+import subprocess
+import sys
+
+PROGRAM = """
+import resource, sys
+from adaptax.core.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+import jax, jax.numpy as jnp
+
+@jax.jit
+def with_large_temporaries(x):
+    y = jnp.tanh(x)
+    return jnp.sum(y * jnp.tanh(y @ jnp.ones((2**18, 1))))
+
+x = jnp.ones((100, 2**18))
+for _ in range(4):
+    with_large_temporaries(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    with_large_temporaries(x).block_until_ready()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 4)
+"""
+
+
+def page_faults(mode: str) -> float:
+    """Of a call of a program with 100 MiB of temporary memory, in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, mode], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def test_large_temporary_memory_is_used_again():
+    afresh, kept = page_faults("afresh"), page_faults("keep")
+    assert afresh > 20_000  # 25,600 pages of 4 KiB
+    assert kept < 0.5 * afresh
