@@ -74,6 +74,12 @@ def _trpo() -> Loaded:
     return TRPO, TRPOConfig
 
 
+def _sac() -> Loaded:
+    from adaptax.algorithms.sac import SAC, SACConfig
+
+    return SAC, SACConfig
+
+
 def _svpg() -> Loaded:
     from adaptax.algorithms.svpg import SVPG, SVPGConfig
 
@@ -95,6 +101,20 @@ _SMALL = {
     "batch_size": 80,
 }
 """Of the on-policy algorithms: two episodes on each of eight tasks."""
+_SMALL_REPLAY = {
+    "num_lanes": 8,
+    "num_tasks": 8,
+    "num_cycles": 4,
+    "min_steps": 40,
+    "num_updates": 10,
+    "memory_size": 5000,
+    "num_init_memory_steps": 200,
+    "batch_size": 32,
+    "discount": 0.9,
+    "polyak": 0.95,
+    "hidden_sizes": (16,),
+}
+"""Of those that learn from replay: an episode on each of eight tasks, in four cycles."""
 _SMALL_SEARCH = {"n_samples": 16, "num_tasks": 8, "num_episodes": 2}
 """Of search in parameter space: two episodes of every candidate on each of eight tasks."""
 
@@ -158,6 +178,12 @@ ALGORITHMS = {
                 "normalize_returns": True,
                 "trust_region": {"max_kl_step": 0.05},
             },
+        ),
+        AlgorithmEntry(
+            "sac",
+            "learns from replay, a policy that seeks reward and entropy with twin critics",
+            _sac,
+            {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "svpg",

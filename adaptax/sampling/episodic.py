@@ -220,15 +220,18 @@ def seen(obs: jax.Array, moments: Moments | None) -> jax.Array:
     return obs if moments is None else jnp.clip(standardized(obs, moments), -CLIP, CLIP)
 
 
-def episode_metrics(rollout: Rollout) -> dict[str, Any]:
-    """Statistics over the episodes that ended in an EpisodicActor's rollout, wherever they began.
+def episode_metrics(*rollouts: Rollout) -> dict[str, Any]:
+    """Statistics over the episodes that ended in rollouts, wherever they began.
 
-    Undiscounted `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length`
-    in steps; each is None if no episode ended.
+    They record `return` and `length` of the episode so far, as an EpisodicActor does. Undiscounted
+    `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length` in steps;
+    each is None if no episode ended.
     """
-    ended = np.asarray(rollout.valid & (rollout.terminated | rollout.truncated))
-    returns = np.asarray(rollout.extras["return"], np.float64) + np.asarray(rollout.reward)
-    returns, lengths = returns[ended], np.asarray(rollout.extras["length"])[ended] + 1
+    ended = [np.asarray(r.valid & (r.terminated | r.truncated)) for r in rollouts]
+    pairs = list(zip(rollouts, ended, strict=True))
+    totals = [(np.asarray(r.extras["return"], np.float64) + r.reward)[end] for r, end in pairs]
+    lengths = np.concatenate([np.asarray(r.extras["length"])[end] + 1 for r, end in pairs])
+    returns = np.concatenate(totals)
     statistics: dict[str, Any] = {
         "return": np.mean,
         "return_median": np.median,
