@@ -24,6 +24,8 @@ class AlgorithmEntry:
     """Imports and gives the algorithm's class and its config's."""
     small: dict[str, Any] = field(default_factory=dict)
     """Settings for a run of seconds on `point-goal`: what the property tests train with."""
+    small_suite: dict[str, Any] = field(default_factory=dict)
+    """Settings of `point-goal` for that run."""
 
 
 def _nop() -> Loaded:
@@ -72,6 +74,24 @@ def _trpo() -> Loaded:
     from adaptax.algorithms.trpo import TRPO, TRPOConfig
 
     return TRPO, TRPOConfig
+
+
+def _dqn() -> Loaded:
+    from adaptax.algorithms.dqn import DQN, DQNConfig
+
+    return DQN, DQNConfig
+
+
+def _ddpg() -> Loaded:
+    from adaptax.algorithms.ddpg import DDPG, DDPGConfig
+
+    return DDPG, DDPGConfig
+
+
+def _td3() -> Loaded:
+    from adaptax.algorithms.td3 import TD3, TD3Config
+
+    return TD3, TD3Config
 
 
 def _sac() -> Loaded:
@@ -178,6 +198,25 @@ ALGORITHMS = {
                 "normalize_returns": True,
                 "trust_region": {"max_kl_step": 0.05},
             },
+        ),
+        AlgorithmEntry(
+            "dqn",
+            "learns from replay what each discrete action is worth, and takes the best",
+            _dqn,
+            {**_SMALL_REPLAY, "lr": 3e-3, "optimizer": "adam", "max_grad_norm": 10.0},
+            small_suite={"num_directions": 8},
+        ),
+        AlgorithmEntry(
+            "ddpg",
+            "learns from replay, a deterministic policy that climbs its critic",
+            _ddpg,
+            {**_SMALL_REPLAY, "lr": 3e-3},
+        ),
+        AlgorithmEntry(
+            "td3",
+            "DDPG with twin critics, a smoothed target and a policy that learns later",
+            _td3,
+            {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "sac",
