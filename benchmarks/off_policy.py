@@ -16,11 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from off_policy_cases import CASES, NUM_BINS, NUM_EVALUATIONS, Case, learning
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "off_policy"
@@ -28,80 +31,6 @@ PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "off_policy.py"
 OURS = "ours"
 CONTENDERS = (OURS, "stable-baselines3", "sbx")
-NUM_BINS = 20
-"""Points of a learning curve."""
-NUM_EVALUATIONS = 20
-"""Episodes of the final policy's evaluation, acting by its mode."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One comparison: the settings of all sides, in Stable-Baselines3's words."""
-
-    algorithm: str
-    env_id: str
-    suite: str
-    total_steps: int
-    learning_rate: float
-    net_arch: tuple[int, ...]
-    gamma: float = 0.99
-    batch_size: int = 256
-    buffer_size: int = 1_000_000
-    learning_starts: int = 10_000
-    tau: float = 0.005
-    train_freq: int = 1
-    gradient_steps: int = 1
-    action_noise: float | None = None
-    """Standard deviation."""
-    target_update_interval: int = 1
-    exploration_fraction: float = 0.1
-    exploration_final_eps: float = 0.05
-    num_updates: int | None = None
-    """If given, only updates are timed, so many in a block."""
-    blocks: tuple[int, ...] = (1, 50)
-    """Sizes of the calls in which peers make them."""
-    num_blocks: int = 6
-
-
-# Settings of RL Baselines3 Zoo, https://github.com/DLR-RM/rl-baselines3-zoo (hyperparams/).
-SAC = Case("sac", "HalfCheetah-v5", "half-cheetah", 100_000, 3e-4, (256, 256))
-DQN = Case(
-    "dqn",
-    "CartPole-v1",
-    "gym:CartPole-v1",
-    100_000,
-    2.3e-3,
-    (256, 256),
-    batch_size=64,
-    buffer_size=100_000,
-    learning_starts=1_000,
-    tau=1.0,
-    train_freq=256,
-    gradient_steps=128,
-    target_update_interval=10,
-    exploration_fraction=0.16,
-    exploration_final_eps=0.04,
-)
-TD3 = Case(
-    "td3",
-    "Pendulum-v1",
-    "gym:Pendulum-v1",
-    100_000,
-    1e-3,
-    (400, 300),
-    gamma=0.98,
-    buffer_size=200_000,
-    action_noise=0.1,
-)
-CASES = {
-    "sac-half-cheetah": SAC,
-    "dqn-cartpole": DQN,
-    "td3-pendulum": TD3,
-    "ddpg-pendulum": replace(TD3, algorithm="ddpg"),
-    "sac-30k": replace(SAC, total_steps=30_000),
-    "dqn-30k": replace(DQN, total_steps=30_000),
-    "sac-updates": replace(SAC, num_updates=1_000),
-}
 
 
 def run_peer(case: Case, contender: str, seed: int, python: Path) -> dict[str, Any]:
@@ -114,23 +43,6 @@ def run_peer(case: Case, contender: str, seed: int, python: Path) -> dict[str, A
         return result
     episodes = [(steps, value, 1) for steps, value in result.pop("episodes")]
     return {**result, **learning(case, episodes)}
-
-
-def learning(case: Case, episodes: list[tuple[int, float, int]]) -> dict[str, Any]:
-    """The learning curve, and the mean return of episodes that ended in the last tenth of steps.
-
-    `episodes` are (steps so far, mean return, number of episodes).
-    """
-    bins: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
-    for steps, mean, count in episodes:
-        bins[min(NUM_BINS * steps // case.total_steps, NUM_BINS - 1)].append((mean, count))
-
-    def mean_of(pairs: list[tuple[float, int]]) -> float | None:
-        total = sum(count for _, count in pairs)
-        return sum(mean * count for mean, count in pairs) / total if total else None
-
-    last = [pair for part in bins[-NUM_BINS // 10 :] for pair in part]
-    return {"final_return": mean_of(last), "curve": [mean_of(part) for part in bins]}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -157,6 +69,8 @@ def one(options: argparse.Namespace) -> None:
     if options.total_steps is not None:
         case = replace(case, total_steps=options.total_steps)
     if options.contender == OURS:
+        from off_policy_ours import run_ours  # late: JAX must not count other cores
+
         result = run_ours(case, options.seed)
     else:
         result = run_peer(case, options.contender, options.seed, options.python)
@@ -167,19 +81,109 @@ def one(options: argparse.Namespace) -> None:
     print(f"{options.case:18s} {options.contender:18s} seed {options.seed}: {figures}", flush=True)
 
 
+def summary(options: argparse.Namespace) -> None:
+    """Interquartile means with 95 % bootstrap intervals over seeds, and ratios of speed."""
+    results = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.*.*.json"))]
+    rows: dict[str, Any] = {}
+    for name in CASES:
+        rows[name] = {}
+        for contender in CONTENDERS:
+            runs = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
+            if runs:
+                rows[name][contender] = summarised(runs)
+        ours = rows[name].get(OURS, {})
+        for row in rows[name].values():
+            if "updates_per_second" in row and "updates_per_second" in ours:
+                row["ours_times_faster"] = ours["updates_per_second"] / row["updates_per_second"]
+            elif "seconds" in row and "seconds" in ours:
+                row["ours_times_faster"] = row["seconds"] / ours["seconds"]
+    (options.out / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
+    print_table(rows)
+    plot(results, options.out)
+
+
+def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One contender's figures in one case; of several sizes of calls the fastest counts."""
+    import numpy as np
+
+    from adaptax.experiment.statistics import bootstrap_interval, interquartile_mean
+
+    row: dict[str, Any] = {"seeds": len(runs), "cores": sorted({r["cores"] for r in runs})}
+    if "updates_per_second" in runs[0]:
+        medians = [max(map(statistics.median, r["updates_per_second"].values())) for r in runs]
+        row["updates_per_second"] = statistics.median(medians)
+        if "share_of_products" in runs[0]:
+            names = runs[0]["share_of_products"]
+            row["share_of_products"] = {
+                n: statistics.median(r["share_of_products"][n] for r in runs) for n in names
+            }
+        return row
+    for figure in ("final_return", "evaluation"):
+        values = np.array([r[figure] for r in runs], float)
+        low, high = bootstrap_interval(values, "interquartile_mean")
+        row[figure] = [float(interquartile_mean(values)), float(low), float(high)]
+    return {**row, "seconds": float(np.mean([r["seconds"] for r in runs]))}
+
+
+def print_table(rows: dict[str, Any]) -> None:
+    """The summary as lines of Markdown."""
+    print("| case | contender | seeds | final return | by its mode | speed | ours is faster |")
+    print("|---|---|---|---|---|---|---|")
+    for name, contenders in rows.items():
+        for contender, row in contenders.items():
+            faster = f"{row['ours_times_faster']:.2f}" if "ours_times_faster" in row else "-"
+            if "updates_per_second" in row:
+                figures = ["-", "-", f"{row['updates_per_second']:.0f} updates/s"]
+            else:
+                figures = [
+                    "{:.0f} ({:.0f} to {:.0f})".format(*row[k])
+                    for k in ("final_return", "evaluation")
+                ]
+                figures.append(f"{row['seconds']:.0f} s")
+            print("| " + " | ".join([name, contender, str(row["seeds"]), *figures, faster]) + " |")
+
+
+def plot(results: list[dict[str, Any]], out: Path) -> None:
+    """Learning curves: interquartile mean over seeds, and the range of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from adaptax.experiment.plot import COLOURS
+    from adaptax.experiment.statistics import interquartile_mean
+
+    names = [name for name, case in CASES.items() if case.total_steps == 100_000]
+    names = [name for name in names if CASES[name].num_updates is None]
+    figure, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3), constrained_layout=True)
+    for axis, name in zip(axes, names, strict=True):
+        steps = (np.arange(NUM_BINS) + 0.5) * CASES[name].total_steps / NUM_BINS
+        for contender, colour in zip(CONTENDERS, COLOURS, strict=False):
+            mine = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
+            if mine:
+                curves = np.array([r["curve"] for r in mine], float)
+                axis.plot(steps, interquartile_mean(curves, 0), color=colour, label=contender)
+                axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15)
+        axis.set(title=name, xlabel="environment steps", ylabel="return")
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(out / "off_policy.png", dpi=150)
+
+
 def main() -> None:
     """See the head of this file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for name, function in (("run", run), ("one", one)):
+    for name, function in (("run", run), ("one", one), ("summary", summary)):
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         if name == "run":
             command.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
             command.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
             command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+        if name != "one":
             command.add_argument("--out", type=Path, default=OUT)
         if name == "one":
             command.add_argument("case", choices=CASES)

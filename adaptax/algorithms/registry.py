@@ -126,7 +126,6 @@ _SMALL_REPLAY = {
     "num_tasks": 8,
     "num_cycles": 4,
     "min_steps": 40,
-    "num_updates": 10,
     "memory_size": 5000,
     "num_init_memory_steps": 200,
     "batch_size": 32,

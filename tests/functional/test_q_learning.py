@@ -63,7 +63,9 @@ def test_ensemble_loss_is_half_the_sum_of_mean_squared_errors():
 def test_soft_value_over_all_actions_is_the_expectation_by_their_probabilities():
     q, logits = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    expected = [sum(p[i, a] * (q[i, a] - 0.3 * np.log(p[i, a])) for a in range(4)) for i in range(6)]
+    expected = [
+        sum(p[i, a] * (q[i, a] - 0.3 * np.log(p[i, a])) for a in range(4)) for i in range(6)
+    ]
     found = soft_value(jnp.array(q), jnp.log(jnp.array(p)), 0.3, jnp.array(p))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 

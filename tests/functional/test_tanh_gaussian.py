@@ -34,10 +34,12 @@ def test_log_prob_is_joint_over_dimensions():
     whole = TanhGaussian(jnp.array([0.1, -0.4, 0.8]), jnp.log(jnp.array([0.5, 1.0, 0.2])))
     u = jnp.array([0.3, 0.2, 0.7])
     parts = [
-        TanhGaussian(whole.mean[i : i + 1], whole.log_std[i : i + 1]).log_prob_of_unbounded(u[i, None])
+        TanhGaussian(whole.mean[i : i + 1], whole.log_std[i : i + 1]).log_prob_of_unbounded(
+            u[i, None]
+        )
         for i in range(3)
     ]
-    assert whole.log_prob_of_unbounded(u) == pytest.approx(float(sum(parts)), rel=1e-6)
+    assert whole.log_prob_of_unbounded(u) == pytest.approx(float(parts.sum()), rel=1e-6)
 
 
 def test_a_draw_comes_with_its_own_log_prob():
@@ -60,8 +62,10 @@ def test_actions_at_the_bound_have_a_finite_log_prob_and_gradient():
 
 def test_kl_is_that_of_draws():
     p, q = one(0.4, 0.6), one(-0.1, 0.9)
-    u = p.unbounded.sample(jax.random.key(1)) * 0 + 0.4 + 0.6 * jax.random.normal(
-        jax.random.key(2), (200_000, 1)
+    u = (
+        p.unbounded.sample(jax.random.key(1)) * 0
+        + 0.4
+        + 0.6 * jax.random.normal(jax.random.key(2), (200_000, 1))
     )
     sampled = jnp.mean(p.log_prob_of_unbounded(u) - q.log_prob_of_unbounded(u))
     assert p.kl(q) == pytest.approx(float(sampled), abs=0.01)
