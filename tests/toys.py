@@ -16,7 +16,7 @@ from adaptax.algorithms.registry import AlgorithmEntry
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.envs.jax_pool import JaxPool, JaxStep
 from adaptax.envs.task import Suite, TaskList, TaskRange
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -43,16 +43,22 @@ class CliffEnv:
     horizon: int = 20
     fall: float = 0.1
     """Probability that a step is the last one."""
+    num_directions: int | None = None
+    """As in `point-goal`."""
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec(2, Continuous(2), self.horizon, trial_episodes=3, has_success=True)
+        action = Continuous(2) if self.num_directions is None else Discrete(self.num_directions)
+        return EnvSpec(2, action, self.horizon, trial_episodes=3, has_success=True)
 
     def reset(self, key, params):
         start = 0.1 * jax.random.normal(key, (2,))
         return start, start
 
     def step(self, state, action, key, params):
+        if self.num_directions is not None:
+            angle = 2 * jnp.pi * action / self.num_directions
+            action = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         position = state + 0.1 * action
         distance = jnp.linalg.norm(position - params["goal"])
         fell = jax.random.bernoulli(key, self.fall)
@@ -72,9 +78,9 @@ def cliff_suite(num_test_tasks: int = 20, **settings: Any) -> Suite:
     return Suite("cliff", env.spec, TaskRange("cliff", draw), test, lambda n: JaxPool(env, n))
 
 
-def point_suite() -> Suite:
+def point_suite(entry: AlgorithmEntry | None = None) -> Suite:
     """`point-goal`, whose episodes all last 20 steps: what `AlgorithmEntry.small` is made for."""
-    return make_suite("point-goal")
+    return make_suite("point-goal", **({} if entry is None else entry.small_suite))
 
 
 def small_agent(entry: AlgorithmEntry, suite: Suite) -> Algorithm:
@@ -146,3 +152,8 @@ def flags(config: Any, room: str) -> list[str]:
         else:
             words += [flag, str(value)]
     return words
+
+
+def suite_flags(entry: AlgorithmEntry) -> list[str]:
+    """The command line's flags that turn `point-goal` into what `point_suite` gives."""
+    return flags(point_suite(entry).config, "suite") if entry.small_suite else []

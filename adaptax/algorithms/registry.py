@@ -24,6 +24,8 @@ class AlgorithmEntry:
     """Imports and gives the algorithm's class and its config's."""
     small: dict[str, Any] = field(default_factory=dict)
     """Settings for a run of seconds on `point-goal`: what the property tests train with."""
+    small_suite: dict[str, Any] = field(default_factory=dict)
+    """Settings of `point-goal` for that run."""
 
 
 def _nop() -> Loaded:
@@ -72,6 +74,30 @@ def _trpo() -> Loaded:
     from adaptax.algorithms.trpo import TRPO, TRPOConfig
 
     return TRPO, TRPOConfig
+
+
+def _dqn() -> Loaded:
+    from adaptax.algorithms.dqn import DQN, DQNConfig
+
+    return DQN, DQNConfig
+
+
+def _ddpg() -> Loaded:
+    from adaptax.algorithms.ddpg import DDPG, DDPGConfig
+
+    return DDPG, DDPGConfig
+
+
+def _td3() -> Loaded:
+    from adaptax.algorithms.td3 import TD3, TD3Config
+
+    return TD3, TD3Config
+
+
+def _sac() -> Loaded:
+    from adaptax.algorithms.sac import SAC, SACConfig
+
+    return SAC, SACConfig
 
 
 def _svpg() -> Loaded:
@@ -125,6 +151,19 @@ _SMALL = {
     "batch_size": 80,
 }
 """Of the on-policy algorithms: two episodes on each of eight tasks."""
+_SMALL_REPLAY = {
+    "num_lanes": 8,
+    "num_tasks": 8,
+    "num_cycles": 4,
+    "min_steps": 40,
+    "memory_size": 5000,
+    "num_init_memory_steps": 200,
+    "batch_size": 32,
+    "discount": 0.9,
+    "polyak": 0.95,
+    "hidden_sizes": (16,),
+}
+"""Of those that learn from replay: an episode on each of eight tasks, in four cycles."""
 _SMALL_SEARCH = {"n_samples": 16, "num_tasks": 8, "num_episodes": 2}
 """Of search in parameter space: two episodes of every candidate on each of eight tasks."""
 _SMALL_RL2 = {
@@ -200,6 +239,31 @@ ALGORITHMS = {
                 "normalize_returns": True,
                 "trust_region": {"max_kl_step": 0.05},
             },
+        ),
+        AlgorithmEntry(
+            "dqn",
+            "learns from replay what each discrete action is worth, and takes the best",
+            _dqn,
+            {**_SMALL_REPLAY, "lr": 3e-3, "optimizer": "adam", "max_grad_norm": 10.0},
+            small_suite={"num_directions": 8},
+        ),
+        AlgorithmEntry(
+            "ddpg",
+            "learns from replay, a deterministic policy that climbs its critic",
+            _ddpg,
+            {**_SMALL_REPLAY, "lr": 3e-3},
+        ),
+        AlgorithmEntry(
+            "td3",
+            "DDPG with twin critics, a smoothed target and a policy that learns later",
+            _td3,
+            {**_SMALL_REPLAY, "lr": 3e-3},
+        ),
+        AlgorithmEntry(
+            "sac",
+            "learns from replay, a policy that seeks reward and entropy with twin critics",
+            _sac,
+            {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "svpg",

@@ -47,13 +47,16 @@ class Rollout:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Transitions:
-    """Single steps without order, each [B, ...] or [M, B, ...]."""
+    """Steps without order, each [B, ...] or [M, B, ...]; or n of them taken as one."""
 
     obs: Array
     action: Array
     reward: Array
+    """Of n steps: discounted to the first of them and summed."""
     next_obs: Array
     terminated: Array
+    discount: Array
+    """Of the value of `next_obs`: that of one step to the power n."""
 
 
 def select(mask: Array, new: PyTree, old: PyTree) -> PyTree:

@@ -61,6 +61,9 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         options = get_args(hint)
         if value is None and type(None) in options:
             return None
+        names = next((o for o in options if get_origin(o) is Literal), None)
+        if isinstance(value, str) and names is not None:
+            return _typed(names, value, path)
         return _typed(next(o for o in options if o is not type(None)), value, path)
     if origin is Literal:
         check(value in get_args(hint), f"{path}: {value!r} is not one of {get_args(hint)}")

@@ -16,14 +16,14 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.batch import PyTree
-from adaptax.core.errors import SnapshotError
+from adaptax.core.errors import ConfigError, SnapshotError
 
 _PREFIX = "iteration-"
 
@@ -106,10 +106,27 @@ class Snapshots:
         return about if isinstance(about, dict) else {}
 
 
+@runtime_checkable
+class Store(Protocol):
+    """A leaf of several arrays that knows which parts of them are in use, such as a replay."""
+
+    def save(self) -> dict[str, np.ndarray]:
+        """The parts in use, by name."""
+
+    def restore(self, saved: dict[str, np.ndarray]) -> Store:
+        """One like this that holds what `save` gave."""
+
+
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """The leaves of any pytree by their path, PRNG keys as their data."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): _key_data(leaf) for path, leaf in leaves}
+    """The leaves of any pytree by their path, PRNG keys as their data, stores as their parts."""
+    flat: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        if isinstance(leaf, Store):
+            flat |= {f"{name}/{part}": x for part, x in leaf.save().items()}
+        else:
+            flat[name] = _key_data(leaf)
+    return flat
 
 
 def unflatten(template: PyTree, saved: dict[str, Any]) -> PyTree:
@@ -117,14 +134,30 @@ def unflatten(template: PyTree, saved: dict[str, Any]) -> PyTree:
 
     Raises SnapshotError where names, shapes or types differ.
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    names = [jax.tree_util.keystr(path) for path, _ in leaves]
-    if missing := sorted(set(names) ^ set(saved)):
+    paths, structure = jax.tree_util.tree_flatten_with_path(template)
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    parts: dict[str, Any] = {name: {} for name, leaf in leaves.items() if isinstance(leaf, Store)}
+    found: dict[str, Any] = {**parts}
+    for name, x in saved.items():
+        owner, _, part = name.partition("/")
+        if part and owner in parts:
+            parts[owner][part] = x
+        else:
+            found[name] = x
+    if missing := sorted(set(leaves) ^ set(found)):
         raise SnapshotError(f"snapshot and configuration differ at {missing[0]!r}")
     return jax.tree.unflatten(
-        structure,
-        [_like(leaf, saved[name], name) for name, (_, leaf) in zip(names, leaves, strict=True)],
+        structure, [_restored(leaf, found[name], name) for name, leaf in leaves.items()]
     )
+
+
+def _restored(leaf: Any, saved: Any, name: str) -> Any:
+    if not isinstance(leaf, Store):
+        return _like(leaf, saved, name)
+    try:
+        return leaf.restore(saved)
+    except (KeyError, ConfigError) as error:
+        raise SnapshotError(f"snapshot and configuration differ at {name!r}: {error}") from None
 
 
 def _like(leaf: Any, saved: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive
 from adaptax.core.rng import named_generator
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.envs.jax_pool import JaxPool, JaxStep
 from adaptax.envs.task import Params, Suite, TaskList, TaskRange
 
@@ -27,12 +27,15 @@ class PointGoalConfig:
     """Steps an episode."""
     step_size: float = 0.1
     """Distance that an action of 1 moves along an axis."""
+    num_directions: int | None = None
+    """If given, an action is a choice among so many directions, the first along the first axis,
+    and moves one step that way; None: two numbers."""
     num_test_tasks: int = 50
     task_seed: int = 0
     """Seed of the held-out goals."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "radius", "horizon", "step_size", "num_test_tasks")
+        check_positive(self, "radius", "horizon", "step_size", "num_directions", "num_test_tasks")
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ class PointEnv:
     horizon: int
     step_size: float
     tolerance: float | None = None
+    num_directions: int | None = None
 
     @property
     def spec(self) -> EnvSpec:
-        """Two numbers seen, two acted."""
-        return EnvSpec(2, Continuous(2), self.horizon, trial_episodes=3, has_success=True)
+        """Two numbers seen, two acted or one choice."""
+        action = Continuous(2) if self.num_directions is None else Discrete(self.num_directions)
+        return EnvSpec(2, action, self.horizon, trial_episodes=3, has_success=True)
 
     def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
         """At the origin."""
@@ -70,6 +75,9 @@ class PointEnv:
 
     def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
         """Move; nothing ends an episode but its horizon."""
+        if self.num_directions is not None:
+            angle = 2 * jnp.pi * action / self.num_directions
+            action = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         position = state + self.step_size * action
         distance = jnp.linalg.norm(position - params["goal"])
         near = self.step_size if self.tolerance is None else self.tolerance
@@ -79,13 +87,16 @@ class PointEnv:
 
 def point_goal(config: PointGoalConfig) -> Suite:
     """`point-goal`: dense reward."""
-    return _suite("point-goal", config, PointEnv(config.horizon, config.step_size))
+    return _suite("point-goal", config, _env(config))
 
 
 def point_goal_sparse(config: PointGoalSparseConfig) -> Suite:
     """`point-goal-sparse`: a reward only near the goal, so that exploration is needed."""
-    env = PointEnv(config.horizon, config.step_size, config.tolerance)
-    return _suite("point-goal-sparse", config, env)
+    return _suite("point-goal-sparse", config, _env(config, config.tolerance))
+
+
+def _env(config: PointGoalConfig, tolerance: float | None = None) -> PointEnv:
+    return PointEnv(config.horizon, config.step_size, tolerance, config.num_directions)
 
 
 def _suite(name: str, config: PointGoalConfig, env: PointEnv) -> Suite:

@@ -67,6 +67,50 @@ class DiagonalGaussian:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class TanhGaussian:
+    """tanh(u), u from a Gaussian with independent dimensions; mean and log_std [..., A] of u.
+
+    Haarnoja et al. 2018, appendix C. Its entropy has no closed form.
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    @property
+    def unbounded(self) -> DiagonalGaussian:
+        """The distribution of u."""
+        return DiagonalGaussian(self.mean, self.log_std)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw [..., A] in [-1, 1]."""
+        return jnp.tanh(self.unbounded.sample(key))
+
+    def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A draw [..., A] and its joint log-density [...], exact where tanh has rounded to 1."""
+        u = self.unbounded.sample(key)
+        return jnp.tanh(u), self.log_prob_of_unbounded(u)
+
+    def mode(self) -> jax.Array:
+        """The mean squashed [..., A], which is the median and not quite the mode."""
+        return jnp.tanh(self.mean)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Joint log-density [...]; actions at -1 or 1 are taken a little further inside."""
+        inside = 1.0 - 1e-7
+        return self.log_prob_of_unbounded(jnp.arctanh(jnp.clip(action, -inside, inside)))
+
+    def log_prob_of_unbounded(self, u: jax.Array) -> jax.Array:
+        """Joint log-density [...] of tanh(u), log N(u) - sum 2 (log 2 - u - softplus(-2 u))."""
+        squashing = 2.0 * (np.log(2.0) - u - jax.nn.softplus(-2.0 * u))
+        return self.unbounded.log_prob(u) - jnp.sum(squashing, axis=-1)
+
+    def kl(self, other: TanhGaussian) -> jax.Array:
+        """KL(self || other) [...]: that of the unbounded ones, since tanh is one-to-one."""
+        return self.unbounded.kl(other.unbounded)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Categorical:
     """A choice among A actions; logits [..., A], unnormalised."""
 

@@ -76,6 +76,27 @@ def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) 
     return np.stack([np.sum(x, axis=-1, where=valid & (index == e)) for e in range(num)], axis=-1)
 
 
+def n_step_returns(
+    reward: np.ndarray, ends: np.ndarray, valid: np.ndarray, n: int, discount: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Discounted sums of up to n rewards from every step on, all arrays [..., T] (Sutton 1988).
+
+    (sums, the step that each sum ends with, how many it takes in): a sum ends where its episode
+    `ends`, terminated or truncated, and where the lane does.
+    """
+    num_steps = valid.shape[-1]
+    total, count = np.zeros_like(reward), np.zeros(reward.shape, np.int64)
+    running = valid.copy()
+    for k in range(min(n, num_steps)):
+        now = running[..., : num_steps - k] & valid[..., k:]
+        total[..., : num_steps - k] += np.where(now, discount**k * reward[..., k:], 0)
+        count[..., : num_steps - k] += now
+        running[..., : num_steps - k] = now & ~ends[..., k:]
+        running[..., num_steps - k :] = False
+    last = np.arange(num_steps) + np.maximum(count - 1, 0)
+    return total, last, count
+
+
 def _discounted_sum(x: jax.Array, decay: jax.Array) -> jax.Array:
     """y_t = x_t + decay_t * y_{t+1} along the last axis, y_T = 0 beyond the end."""
 

@@ -23,3 +23,16 @@ class MLP(nn.Module):
         for size in self.hidden_sizes:
             x = nn.tanh(dense(size)(x))
         return x
+
+
+class ReluMLP(nn.Module):
+    """Hidden layers of rectified linear units; [..., in] -> [..., hidden_sizes[-1]]."""
+
+    hidden_sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Features of the last hidden layer."""
+        for size in self.hidden_sizes:
+            x = nn.relu(nn.Dense(size)(x))
+        return x

@@ -220,16 +220,23 @@ def seen(obs: jax.Array, moments: Moments | None) -> jax.Array:
     return obs if moments is None else jnp.clip(standardized(obs, moments), -CLIP, CLIP)
 
 
-def episode_metrics(rollout: Rollout) -> dict[str, Any]:
-    """Statistics over the episodes that ended in an EpisodicActor's rollout, wherever they began.
+def episode_metrics(*rollouts: Rollout) -> dict[str, Any]:
+    """Statistics over the episodes that ended in rollouts, wherever they began.
 
-    Undiscounted `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length`
-    in steps; each is None if no episode ended.
+    They record `return` and `length` of the episode so far, as an EpisodicActor does. Undiscounted
+    `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length` in steps;
+    each is None if no episode ended.
     """
-    ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
-    ended &= np.asarray(rollout.valid)
-    returns = np.asarray(rollout.extras["return"], np.float64) + np.asarray(rollout.reward)
-    returns, lengths = returns[ended], np.asarray(rollout.extras["length"])[ended] + 1
+    figures = [
+        [np.asarray(x) for x in (r.extras["return"], r.reward, r.extras["length"])]
+        for r in rollouts
+    ]
+    ended = [
+        np.asarray(r.valid) & (np.asarray(r.terminated) | np.asarray(r.truncated)) for r in rollouts
+    ]
+    pairs = list(zip(figures, ended, strict=True))
+    returns = np.concatenate([(f[0].astype(np.float64) + f[1])[end] for f, end in pairs])
+    lengths = np.concatenate([f[2][end] + 1 for f, end in pairs])
     statistics: dict[str, Any] = {
         "return": np.mean,
         "return_median": np.median,

@@ -75,13 +75,17 @@ class Sampler:
         environment spends steps on resets of its own, a lane has as many fewer.
         """
         cursor = self._cursor
-        if cursor is None or not _same(cursor, tasks, num_lanes):
+        if cursor is None or not self.goes_on(tasks, num_lanes):
             cursor = self._start(actor, tasks, num_lanes)
         if isinstance(cursor.carry, list):
             begun = actor.begin(*cursor.shape, cursor.key)
             cursor.carry = jax.tree.unflatten(jax.tree.structure(begun), cursor.carry)
         rollout, self._cursor = self._run(actor, cursor, num_steps, None)
         return rollout
+
+    def goes_on(self, tasks: tuple[Task, ...], num_lanes: int) -> bool:
+        """Whether `steps` with these would go on where the last call stopped."""
+        return self._cursor is not None and _same(self._cursor, tasks, num_lanes)
 
     def restart(self) -> None:
         """Forget all counters: the next calls repeat the first ones."""

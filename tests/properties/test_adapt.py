@@ -25,7 +25,7 @@ NUM_TASKS = EVALUATION.num_tasks
 
 @pytest.fixture
 def agent(entry):
-    suite = point_suite()
+    suite = point_suite(entry)
     algorithm = small_agent(entry, suite)
     state, _ = trained(algorithm, train_sampler(suite), 2)
     return algorithm, state, Sampler(suite, suite.test, 0, "evaluation")

@@ -27,7 +27,7 @@ def compiled():
 
 
 def test_nothing_is_compiled_after_the_second_iteration(entry, tmp_path, compiled):
-    suite = point_suite()
+    suite = point_suite(entry)
     config = TrainerConfig(
         str(tmp_path / "run"),
         num_iterations=4,

@@ -11,7 +11,7 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 def test_evaluation_after_every_iteration_leaves_training_unchanged(entry, tmp_path):
     states, rows = [], []
     for interval in (None, 1):
-        suite = point_suite()
+        suite = point_suite(entry)
         config = TrainerConfig(
             str(tmp_path / str(interval)),
             num_iterations=3,

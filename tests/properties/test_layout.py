@@ -48,7 +48,7 @@ def relaid(rollout, actor, horizon: int):
 
 
 def test_the_same_data_in_another_layout_give_the_same_update(entry):
-    suite, shapes = point_suite(), []
+    suite, shapes = point_suite(entry), []
 
     def change(rollout, actor):
         assert np.all(rollout.valid)

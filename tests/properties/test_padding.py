@@ -34,7 +34,7 @@ def polluted(rollout, actor=None):
 
 
 def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
-    suite, padded = cliff_suite(), []
+    suite, padded = cliff_suite(**entry.small_suite), []
 
     def change(rollout, actor):
         padded.append(int(np.sum(~np.asarray(rollout.valid))))
@@ -50,7 +50,7 @@ def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
 
 
 def test_arbitrary_values_in_padded_entries_leave_adaptation_unchanged(entry):
-    suite = cliff_suite()
+    suite = cliff_suite(**entry.small_suite)
     algorithm = small_agent(entry, suite)
     state, _ = trained(algorithm, train_sampler(suite), 1)
     sampler, tasks = train_sampler(suite), suite.test.tasks

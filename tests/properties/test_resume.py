@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from toys import EVALUATION, fingerprint, flags, point_suite, small_agent
+from toys import EVALUATION, fingerprint, flags, point_suite, small_agent, suite_flags
 
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
@@ -50,9 +50,10 @@ def train_args(entry, run_dir) -> list[str]:
         evaluation=EVALUATION,
         quiet=True,
     )
-    algorithm = small_agent(entry, point_suite())
+    algorithm = small_agent(entry, point_suite(entry))
     names = ["train", entry.name, "point-goal"]
-    return [*names, *flags(config, "trainer"), *flags(algorithm.config, "algorithm")]
+    settings = [*flags(config, "trainer"), *flags(algorithm.config, "algorithm")]
+    return [*names, *settings, *suite_flags(entry)]
 
 
 def left_behind(run_dir):
@@ -88,7 +89,7 @@ def test_6_iterations_equal_3_then_kill_9_then_3_in_a_fresh_interpreter(entry, t
 
 def first_update(entry, run_dir, seed: int):
     """The state after one iteration, and its row."""
-    suite = point_suite()
+    suite = point_suite(entry)
     config = TrainerConfig(
         str(run_dir), seed=seed, num_iterations=1, evaluation_interval=None, quiet=True
     )

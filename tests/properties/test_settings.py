@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from toys import flags, point_suite, small_agent
+from toys import flags, point_suite, small_agent, suite_flags
 
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
@@ -32,7 +32,7 @@ def other_values(hint: Any, value: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (0.75 * value, value + 0.125, value - 0.125)
     elif isinstance(value, str):
-        yield value + "-other"
+        yield from (value + "-other", *(option for t in get_args(hint) for option in samples(t)))
     elif isinstance(value, tuple):
         yield from ((7, 5, 3), (0.5, 0.25))
     else:
@@ -90,9 +90,10 @@ def through_json(config: Any) -> Any:
 
 
 def test_algorithm_settings_come_back_equal(entry, through_flags):
-    small = small_agent(entry, point_suite()).config
+    small = small_agent(entry, point_suite(entry)).config
     for config in (small, changed(small), changed(entry.load()[1]())):
-        _, algorithm, _ = through_flags(entry.name, "point-goal", flags(config, "algorithm"))
+        words = flags(config, "algorithm") + suite_flags(entry)
+        _, algorithm, _ = through_flags(entry.name, "point-goal", words)
         assert algorithm.config == config
         assert through_json(config) == config
 
@@ -120,7 +121,8 @@ def test_trainer_flags_go_without_their_room(through_flags):
 
 
 def test_defaults_come_back_equal(entry, through_flags):
-    trainer_config, algorithm, suite = through_flags(entry.name, "point-goal", [])
+    words = suite_flags(entry)
+    trainer_config, algorithm, suite = through_flags(entry.name, "point-goal", words)
     assert algorithm.config == entry.load()[1]()
-    assert suite.config == find_suite("point-goal").load()[0]()
+    assert suite.config == find_suite("point-goal").load()[0](**entry.small_suite)
     assert trainer_config == TrainerConfig(f"runs/{entry.name}-point-goal")

@@ -1,0 +1,83 @@
+"""What algorithms that learn from replay are made of: action values, and policies that they teach.
+
+Hidden layers are rectified linear units with Flax's own start (LeCun et al. 1998).
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.spec import ActionSpace, Discrete
+from adaptax.functional.distributions import Categorical, TanhGaussian
+from adaptax.networks.mlp import ReluMLP
+
+LOG_STD_RANGE = (-20.0, 2.0)
+"""Of squashed policies (Haarnoja et al. 2018, the authors' code)."""
+
+
+class ActionValues(nn.Module):
+    """Observations [..., O] -> the value of each discrete action [..., A]."""
+
+    hidden_sizes: tuple[int, ...]
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        """Values."""
+        return nn.Dense(self.num_actions)(ReluMLP(self.hidden_sizes)(obs))
+
+
+class Critic(nn.Module):
+    """Observations [..., O] and actions [..., A] -> values [...]."""
+
+    hidden_sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, obs: jax.Array, action: jax.Array) -> jax.Array:
+        """Values."""
+        features = ReluMLP(self.hidden_sizes)(jnp.concatenate([obs, action], axis=-1))
+        return nn.Dense(1)(features)[..., 0]
+
+
+def ensemble(network: type[nn.Module], size: int) -> type[nn.Module]:
+    """The same network `size` times, each with weights of its own: outputs [size, ...]."""
+    return nn.vmap(
+        network,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=None,
+        axis_size=size,
+    )
+
+
+class StochasticPolicy(nn.Module):
+    """Observations [..., O] -> a squashed Gaussian, mean and std both of the observation.
+
+    For discrete actions: a categorical distribution.
+    """
+
+    hidden_sizes: tuple[int, ...]
+    space: ActionSpace
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> TanhGaussian | Categorical:
+        """The distribution, batch axes those of `obs`."""
+        features = ReluMLP(self.hidden_sizes)(obs)
+        if isinstance(self.space, Discrete):
+            return Categorical(nn.Dense(self.space.size)(features))
+        mean, log_std = jnp.split(nn.Dense(2 * self.space.size)(features), 2, axis=-1)
+        return TanhGaussian(mean, jnp.clip(log_std, *LOG_STD_RANGE))
+
+
+class DeterministicPolicy(nn.Module):
+    """Observations [..., O] -> actions [..., A] in [-1, 1]."""
+
+    hidden_sizes: tuple[int, ...]
+    num_dimensions: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        """Actions."""
+        return jnp.tanh(nn.Dense(self.num_dimensions)(ReluMLP(self.hidden_sizes)(obs)))

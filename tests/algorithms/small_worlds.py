@@ -1,0 +1,106 @@
+"""Worlds whose values are known, for tests of algorithms that learn from replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptax.core.spec import ActionSpace, Continuous, Discrete, EnvSpec
+from adaptax.envs.jax_pool import JaxPool, JaxStep
+from adaptax.envs.task import Suite, TaskList
+
+
+@dataclass(frozen=True)
+class OneState:
+    """Nothing changes, reward 1, and only a time limit ends an episode (O2)."""
+
+    action: ActionSpace
+    horizon: int = 10
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(1, self.action, self.horizon)
+
+    def reset(self, key, params):
+        return jnp.ones(1), jnp.ones(1)
+
+    def step(self, state, action, key, params):
+        no = jnp.array(False)
+        return JaxStep(state, state, jnp.float32(1.0), no, no)
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """One step, reward -5 (a - .3)^2 (V8)."""
+
+    horizon: int = 1
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(1, Continuous(1), self.horizon, horizon_terminates=True)
+
+    def reset(self, key, params):
+        return jnp.ones(1), jnp.ones(1)
+
+    def step(self, state, action, key, params):
+        reward = -5.0 * jnp.square(action[0] - 0.3)
+        return JaxStep(state, state, reward, jnp.array(True), jnp.array(False))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Five states in a row, left and right; reward 1 at the right end and -.01 elsewhere (V4)."""
+
+    horizon: int = 30
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(5, Discrete(2), self.horizon)
+
+    def reset(self, key, params):
+        state = jax.random.randint(key, (), 0, 4)
+        return state, jax.nn.one_hot(state, 5)
+
+    def step(self, state, action, key, params):
+        state = jnp.clip(state + 2 * action - 1, 0, 4)
+        end = state == 4
+        reward = jnp.where(end, 1.0, -0.01)
+        return JaxStep(state, jax.nn.one_hot(state, 5), reward, end, end)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """An observation that counts the steps of an episode (V2); action 1 falls, at random 1 in 8."""
+
+    horizon: int = 7
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(1, Discrete(2), self.horizon)
+
+    def reset(self, key, params):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step(self, state, action, key, params):
+        fell = jax.random.bernoulli(key, 0.125)
+        return JaxStep(state + 1, state + 1, jnp.float32(1.0), fell, jnp.array(False))
+
+
+def suite_of(env) -> Suite:
+    """A suite of one task without parameters."""
+    tasks = TaskList("only", [{}])
+    return Suite("small", env.spec, tasks, tasks, lambda n: JaxPool(env, n))
+
+
+def chain_values(discount: float) -> np.ndarray:
+    """The best values [4, 2] of the chain, by value iteration."""
+    q = np.zeros((5, 2))
+    for _ in range(200):
+        for s in range(4):
+            for a, after in enumerate((max(s - 1, 0), s + 1)):
+                end = after == 4
+                q[s, a] = (1.0 if end else -0.01) + (0.0 if end else discount * q[after].max())
+    return q[:4]

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_worlds import Bandit, suite_of
+from toys import train_sampler
+
+from adaptax.algorithms.sac import networks_of, update
+from adaptax.core.batch import Transitions
+from adaptax.core.errors import ConfigError
+from adaptax.core.rng import named_key
+from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
+from adaptax.experiment.build import make_algorithm
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+
+
+def batch_of(action_space, size: int = 32) -> Transitions:
+    def normal(*shape):
+        return RNG.normal(size=shape).astype(np.float32)
+
+    if isinstance(action_space, Discrete):
+        action = RNG.integers(0, action_space.size, size).astype(np.int32)
+    else:
+        action = np.tanh(normal(size, action_space.size))
+    terminated = RNG.random(size) < 0.3
+    discount = np.full(size, 0.9, np.float32)
+    return Transitions(normal(size, 3), action, normal(size), normal(size, 3), terminated, discount)
+
+
+def agent(action_space, **settings):
+    spec = EnvSpec(3, action_space, 10)
+    small = {"hidden_sizes": (16,), "lr": 1e-2, "max_grad_norm": None}
+    algorithm = make_algorithm("sac", spec, **{**small, **settings})
+    return algorithm, algorithm.init(named_key(0, "init")).learner
+
+
+step = jax.jit(update, static_argnums=(0, 1))
+
+
+def test_the_target_is_that_of_the_paper():
+    """Equation 5 written out for each transition of a batch; continuous actions."""
+    algorithm, learner = agent(Continuous(2))
+    nets, batch = algorithm.networks, batch_of(Continuous(2))
+    _, figures = step(algorithm.config, nets, learner, batch, KEY)
+    target_key, _ = jax.random.split(KEY)
+    params, alpha = learner.params, 0.2
+    action, log_prob = nets.policy.apply(params["policy"], batch.next_obs).sample_and_log_prob(
+        target_key
+    )
+    q_next = np.asarray(nets.critics.apply(learner.target, batch.next_obs, action))
+    q = np.asarray(nets.critics.apply(params["critics"], batch.obs, batch.action))
+    loss = 0.0
+    for i in range(32):
+        y = float(batch.reward[i])
+        if not batch.terminated[i]:
+            y += 0.9 * (min(q_next[0, i], q_next[1, i]) - alpha * float(log_prob[i]))
+        loss += 0.5 * ((q[0, i] - y) ** 2 + (q[1, i] - y) ** 2) / 32
+    assert figures["critic_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("space", [Continuous(2), Discrete(3)])
+def test_every_policy_parameter_is_moved(space):
+    """V9: the head of the standard deviation too."""
+    algorithm, learner = agent(space)
+    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(space), KEY)
+    for old, new in zip(
+        jax.tree.leaves(learner.params["policy"]),
+        jax.tree.leaves(after.params["policy"]),
+        strict=True,
+    ):
+        if old.shape == () or old.shape[-1] != 16:
+            assert np.all(old != new)
+        assert np.any(old != new)
+
+
+@pytest.mark.parametrize("space", [Continuous(2), Discrete(3)])
+def test_the_policys_gradient_is_that_of_finite_differences(space):
+    """Of E[alpha log pi - min Q] with the draw's noise held, in float64."""
+    with jax.enable_x64(True):
+        networks = networks_of((8,), space, None)
+        inputs = (jnp.zeros(3),) if networks.discrete else (jnp.zeros(3), jnp.zeros(2))
+        to_64 = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
+        policy = to_64(networks.policy.init(KEY, jnp.zeros(3)))
+        critics = to_64(networks.critics.init(KEY, *inputs))
+        obs = jnp.asarray(RNG.normal(size=(6, 3)))
+        flat, restore = jax.flatten_util.ravel_pytree(policy)
+
+        def loss(flat):
+            c = networks.choices(restore(flat), critics, obs, jax.random.key(5))
+            return jnp.mean(jnp.sum(c.weight * (0.3 * c.log_prob - c.q), -1))
+
+        loss = jax.jit(loss)
+        gradient = jax.grad(loss)(flat)
+        direction = jnp.asarray(RNG.normal(size=flat.shape))
+        step = 1e-5
+        slope = (loss(flat + step * direction) - loss(flat - step * direction)) / (2 * step)
+        assert float(gradient @ direction) == pytest.approx(float(slope), rel=1e-5)
+
+
+@pytest.mark.parametrize(("target_entropy", "rises"), [(50.0, True), (-50.0, False)])
+def test_the_temperature_follows_the_entropy(target_entropy, rises):
+    """V10."""
+    algorithm, learner = agent(Continuous(2), target_entropy=target_entropy)
+    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY)
+    assert (after.params["log_alpha"] > learner.params["log_alpha"]) == rises
+
+
+def test_a_fixed_temperature_stays():
+    algorithm, learner = agent(Continuous(2), learn_ent_coeff=False)
+    after, figures = step(
+        algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY
+    )
+    assert after.params["log_alpha"] == learner.params["log_alpha"]
+    assert "entropy" in figures
+
+
+def test_both_critics_differ_before_and_after():
+    algorithm, learner = agent(Continuous(2))
+    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY)
+    for state in (learner, after):
+        for leaf in jax.tree.leaves(state.params["critics"]):
+            if leaf.ndim > 2:
+                assert np.all(leaf[0] != leaf[1])
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"), [(Continuous(6), -6.0), (Discrete(4), 0.5 * np.log(4.0))]
+)
+def test_target_entropy_follows_from_the_actions(space, expected):
+    assert networks_of((8,), space, None).target_entropy == pytest.approx(expected)
+
+
+def test_several_choices_at_once_are_refused():
+    with pytest.raises(ConfigError, match="sac takes continuous actions or one choice"):
+        make_algorithm("sac", EnvSpec(3, MultiDiscrete((2, 3)), 10))
+
+
+def test_a_deterministic_actor_acts_by_the_squashed_mean():
+    algorithm, _ = agent(Continuous(2))
+    state = algorithm.init(named_key(0, "init"))
+    obs = jnp.asarray(RNG.normal(size=(4, 1, 3)), jnp.float32)
+    action, _, _ = algorithm.actor(state, deterministic=True).act({}, obs, KEY)
+    mean = algorithm.networks.policy.apply(state.learner.params["policy"], obs).mean
+    np.testing.assert_allclose(action, np.tanh(mean), rtol=1e-6)
+
+
+def test_the_soft_bandit_is_learned_with_its_deviation():
+    """V8: pi* is about N(.3, .1^2) with alpha = .1; a deviation without gradient gives .5."""
+    suite = suite_of(Bandit())
+    algorithm = make_algorithm(
+        "sac",
+        suite.spec,
+        ent_coeff_init=0.1,
+        learn_ent_coeff=False,
+        hidden_sizes=(32, 32),
+        lr=1e-3,
+        batch_size=128,
+        num_init_memory_steps=1000,
+        min_steps=50,
+        num_updates=300,
+        num_cycles=10,
+        num_lanes=10,
+    )
+    sampler = train_sampler(suite)
+    state, _ = algorithm.iteration(algorithm.init(named_key(0, "init")), sampler)
+    assert int(state.learner.num_updates) == 3000
+    draws, _, _ = algorithm.actor(state).act({}, jnp.ones((10_000, 1, 1)), KEY)
+    assert np.mean(draws) == pytest.approx(0.30, abs=0.04)
+    assert np.std(draws) == pytest.approx(0.10, abs=0.03)
