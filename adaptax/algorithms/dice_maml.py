@@ -6,7 +6,6 @@ Foerster et al. 2018, "DiCE: The infinitely differentiable Monte Carlo estimator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -14,24 +13,20 @@ from typing import Literal
 import jax
 
 from adaptax.algorithms import vpg_maml
-from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.maml import (
+    MAML,
     Data,
     Distributions,
     MAMLConfig,
     MetaPolicy,
     State,
-    check_finite,
     gradient_step,
     task_mean,
 )
-from adaptax.core.batch import Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.inner import dice_loss
 from adaptax.functional.minibatches import ADAM, Figures
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class DICEMAMLConfig(MAMLConfig):
         check_positive(self, "lr")
 
 
-class DICEMAML(Algorithm):
+class DICEMAML(MAML):
     """MAML with the magic box."""
 
     name = "dice-maml"
@@ -58,36 +53,16 @@ class DICEMAML(Algorithm):
 
     def __init__(self, config: DICEMAMLConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)
-        self.meta = MetaPolicy(config, spec)
-        self.lanes_per_task = config.num_episodes
+        self.dice = config.outer_objective == "dice"
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         params = self.meta.init(key)
         return State(params, ADAM(self.config.lr).init(params))
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Episodes before and after adaptation to each task, then one gradient step."""
-        dice = self.config.outer_objective == "dice"
-        data, returns = self.meta.collect(state.params, sampler, dice=dice)
-        state, figures = _update(self.meta, self.config.lr, dice, state, data)
-        check_finite(figures)
-        return state, {**returns, **figures}
-
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
-        """The policy before adaptation."""
-        return self.meta.actor(state.params, deterministic)
-
-    def adapt(
-        self,
-        state: State,
-        actor: Actor,
-        history: Sequence[Rollout],
-        *,
-        deterministic: bool = False,
-    ) -> Actor:
-        """One inner step further, on the last rollout."""
-        return self.meta.adapt(state.params, actor, history, deterministic)
+    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+        """One gradient step."""
+        return _update(self.meta, self.config.lr, self.dice, state, data)
 
 
 def loss(distributions: Distributions, data: Data) -> jax.Array:

@@ -7,6 +7,7 @@ defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProM
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from adaptax.algorithms.base import Metrics, return_metrics
+from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.errors import AdaptaxError, check
@@ -236,6 +237,49 @@ def mean_kls(before: Distributions, after: Distributions, data: Data) -> jax.Arr
     return jnp.stack([task_mean(old.kl(new), samples.valid) for old, new, samples in triples])
 
 
+class MAML(Algorithm):
+    """An algorithm that adapts by inner steps; its state has `params`, what MetaPolicy adapts."""
+
+    config: MAMLConfig
+    dice = False
+    """Whether episodes after adaptation are credited with adjusted rewards, not advantages."""
+
+    def __init__(self, config: MAMLConfig, spec: EnvSpec) -> None:
+        super().__init__(config, spec)
+        self.meta = MetaPolicy(config, spec)
+        self.lanes_per_task = config.num_episodes
+
+    @abstractmethod
+    def update(self, state: Any, data: Data) -> tuple[Any, Figures]:
+        """The outer step; its figures have `kl`, from the policies before it to those after."""
+
+    def iteration(self, state: Any, sampler: Sampler) -> tuple[Any, Metrics]:
+        """Episodes before and after adaptation to each task, then the outer step."""
+        data, returns = self.meta.collect(state.params, sampler, dice=self.dice)
+        state, figures = self.update(state, data)
+        if not np.isfinite(figures["kl"]):
+            raise AdaptaxError(
+                f"the policy diverged: its KL from the one before is {figures['kl']}; "
+                "a smaller lr or inner_lr may help"
+            )
+        return state, {**returns, **figures}
+
+    def actor(self, state: Any, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return self.meta.actor(state.params, deterministic)
+
+    def adapt(
+        self,
+        state: Any,
+        actor: Actor,
+        history: Sequence[Rollout],
+        *,
+        deterministic: bool = False,
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        return self.meta.adapt(state.params, actor, history, deterministic)
+
+
 OuterLoss = Callable[[Distributions, Data], jax.Array]
 """Of what the policy says of each batch; to be minimised."""
 
@@ -257,15 +301,6 @@ def gradient_step(
     kl = mean_kls(before, meta.unroll(params, data), data)[-1]
     figures = {"policy_loss": policy_loss, "grad_norm": optax.tree.norm(grads), "kl": kl}
     return State(params, opt_state), figures
-
-
-def check_finite(figures: Figures) -> None:
-    """Raise an AdaptaxError where the outer step led nowhere."""
-    if not np.isfinite(figures["kl"]):
-        raise AdaptaxError(
-            f"the policy diverged: its KL from the one before is {figures['kl']}; "
-            "a smaller lr or inner_lr may help"
-        )
 
 
 def _own_params(actor: Actor, num_members: int) -> PyTree:

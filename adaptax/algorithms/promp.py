@@ -5,31 +5,26 @@ Rothfuss et al. 2019, "ProMP: Proximal meta-policy search" (arXiv 1810.06784), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.maml import (
+    MAML,
     Data,
     Distributions,
     MAMLConfig,
     MetaPolicy,
-    check_finite,
     mean_kls,
     task_mean,
 )
-from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
-from adaptax.core.spec import EnvSpec
 from adaptax.functional.minibatches import ADAM, Figures, descend, shuffled_rows
 from adaptax.functional.policy_losses import adapted_kl_coeff, clipped_ratio_loss
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -79,16 +74,11 @@ class State:
     key: jax.Array
 
 
-class ProMP(Algorithm):
+class ProMP(MAML):
     """Proximal meta-policy search."""
 
     name = "promp"
     config: ProMPConfig
-
-    def __init__(self, config: ProMPConfig, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.meta = MetaPolicy(config, spec)
-        self.lanes_per_task = config.num_episodes
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
@@ -98,27 +88,9 @@ class ProMP(Algorithm):
         clip_range = jnp.float32(config.clip_range)
         return State(params, ADAM(config.lr).init(params), kl_coeff, clip_range, key)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Episodes before and after adaptation to each task, then passes over the tasks."""
-        data, returns = self.meta.collect(state.params, sampler, dice=False)
-        state, figures = _update(self.meta, state, data)
-        check_finite(figures)
-        return state, {**returns, **figures}
-
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
-        """The policy before adaptation."""
-        return self.meta.actor(state.params, deterministic)
-
-    def adapt(
-        self,
-        state: State,
-        actor: Actor,
-        history: Sequence[Rollout],
-        *,
-        deterministic: bool = False,
-    ) -> Actor:
-        """One inner step further, on the last rollout."""
-        return self.meta.adapt(state.params, actor, history, deterministic)
+    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+        """Passes over the tasks."""
+        return _update(self.meta, state, data)
 
 
 def loss(

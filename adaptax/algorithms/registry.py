@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,6 @@ from adaptax.core.errors import unknown_name
 if TYPE_CHECKING:
     from adaptax.algorithms.base import Algorithm
 
-Loaded = tuple[type["Algorithm"], type[Any]]
-
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
@@ -20,126 +18,18 @@ class AlgorithmEntry:
 
     name: str
     summary: str
-    load: Callable[[], Loaded]
-    """Imports and gives the algorithm's class and its config's."""
+    where: str
+    """MODULE:CLASS of the algorithm in adaptax.algorithms; its config's class is CLASSConfig."""
     small: dict[str, Any] = field(default_factory=dict)
     """Settings for a run of seconds on `point-goal`: what the property tests train with."""
     small_suite: dict[str, Any] = field(default_factory=dict)
     """Settings of `point-goal` for that run."""
 
-
-def _nop() -> Loaded:
-    from adaptax.algorithms.nop import NOP, NOPConfig
-
-    return NOP, NOPConfig
-
-
-def _cem() -> Loaded:
-    from adaptax.algorithms.cem import CEM, CEMConfig
-
-    return CEM, CEMConfig
-
-
-def _cma_es() -> Loaded:
-    from adaptax.algorithms.cma_es import CMAES, CMAESConfig
-
-    return CMAES, CMAESConfig
-
-
-def _reinforce() -> Loaded:
-    from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig
-
-    return Reinforce, ReinforceConfig
-
-
-def _a2c() -> Loaded:
-    from adaptax.algorithms.a2c import A2C, A2CConfig
-
-    return A2C, A2CConfig
-
-
-def _ppo() -> Loaded:
-    from adaptax.algorithms.ppo import PPO, PPOConfig
-
-    return PPO, PPOConfig
-
-
-def _ppo2() -> Loaded:
-    from adaptax.algorithms.ppo2 import PPO2, PPO2Config
-
-    return PPO2, PPO2Config
-
-
-def _trpo() -> Loaded:
-    from adaptax.algorithms.trpo import TRPO, TRPOConfig
-
-    return TRPO, TRPOConfig
-
-
-def _dqn() -> Loaded:
-    from adaptax.algorithms.dqn import DQN, DQNConfig
-
-    return DQN, DQNConfig
-
-
-def _ddpg() -> Loaded:
-    from adaptax.algorithms.ddpg import DDPG, DDPGConfig
-
-    return DDPG, DDPGConfig
-
-
-def _td3() -> Loaded:
-    from adaptax.algorithms.td3 import TD3, TD3Config
-
-    return TD3, TD3Config
-
-
-def _sac() -> Loaded:
-    from adaptax.algorithms.sac import SAC, SACConfig
-
-    return SAC, SACConfig
-
-
-def _svpg() -> Loaded:
-    from adaptax.algorithms.svpg import SVPG, SVPGConfig
-
-    return SVPG, SVPGConfig
-
-
-def _rl2_ppo() -> Loaded:
-    from adaptax.algorithms.rl2_ppo import RL2PPO, RL2PPOConfig
-
-    return RL2PPO, RL2PPOConfig
-
-
-def _rl2_trpo() -> Loaded:
-    from adaptax.algorithms.rl2_trpo import RL2TRPO, RL2TRPOConfig
-
-    return RL2TRPO, RL2TRPOConfig
-
-
-def _promp() -> Loaded:
-    from adaptax.algorithms.promp import ProMP, ProMPConfig
-
-    return ProMP, ProMPConfig
-
-
-def _trpo_maml() -> Loaded:
-    from adaptax.algorithms.trpo_maml import TRPOMAML, TRPOMAMLConfig
-
-    return TRPOMAML, TRPOMAMLConfig
-
-
-def _vpg_maml() -> Loaded:
-    from adaptax.algorithms.vpg_maml import VPGMAML, VPGMAMLConfig
-
-    return VPGMAML, VPGMAMLConfig
-
-
-def _dice_maml() -> Loaded:
-    from adaptax.algorithms.dice_maml import DICEMAML, DICEMAMLConfig
-
-    return DICEMAML, DICEMAMLConfig
+    def load(self) -> tuple[type[Algorithm], type[Any]]:
+        """Imports and gives the algorithm's class and its config's."""
+        module_name, _, class_name = self.where.partition(":")
+        module = importlib.import_module(f"adaptax.algorithms.{module_name}")
+        return getattr(module, class_name), getattr(module, f"{class_name}Config")
 
 
 _SMALL = {
@@ -185,37 +75,37 @@ ALGORITHMS = {
         AlgorithmEntry(
             "nop",
             "acts at random, learns nothing: a floor, and a way to time sampling",
-            _nop,
+            "nop:NOP",
             {"num_lanes": 4},
         ),
         AlgorithmEntry(
             "cem",
             "cross-entropy method: draw policies around a mean, move it to the best of them",
-            _cem,
+            "cem:CEM",
             {**_SMALL_SEARCH, "best_frac": 0.25, "extra_decay_time": 10},
         ),
         AlgorithmEntry(
             "cma-es",
             "covariance matrix adaptation: search that learns along which directions to draw",
-            _cma_es,
+            "cma_es:CMAES",
             _SMALL_SEARCH,
         ),
         AlgorithmEntry(
             "reinforce",
             "policy gradient and nothing else, the shortest algorithm to read",
-            _reinforce,
+            "reinforce:Reinforce",
             {"num_lanes": 8, "num_episodes": 2, "hidden_sizes": (16,), "lr": 0.02},
         ),
         AlgorithmEntry(
             "a2c",
             "policy gradient with a learned value, one pass over the data",
-            _a2c,
+            "a2c:A2C",
             {**_SMALL, "lr": 0.01},
         ),
         AlgorithmEntry(
             "ppo",
             "clipped policy ratios over several passes; the value is fitted by itself",
-            _ppo,
+            "ppo:PPO",
             {
                 **_SMALL,
                 "lr": 3e-3,
@@ -226,13 +116,13 @@ ALGORITHMS = {
         AlgorithmEntry(
             "ppo2",
             "PPO with policy, value and entropy in one loss",
-            _ppo2,
+            "ppo2:PPO2",
             {**_SMALL, "lr": 0.01, "normalize_returns": True},
         ),
         AlgorithmEntry(
             "trpo",
             "natural-gradient steps within a bound on the change of the policy",
-            _trpo,
+            "trpo:TRPO",
             {
                 **_SMALL,
                 "lr": 0.01,
@@ -243,68 +133,68 @@ ALGORITHMS = {
         AlgorithmEntry(
             "dqn",
             "learns from replay what each discrete action is worth, and takes the best",
-            _dqn,
+            "dqn:DQN",
             {**_SMALL_REPLAY, "lr": 3e-3, "optimizer": "adam", "max_grad_norm": 10.0},
             small_suite={"num_directions": 8},
         ),
         AlgorithmEntry(
             "ddpg",
             "learns from replay, a deterministic policy that climbs its critic",
-            _ddpg,
+            "ddpg:DDPG",
             {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "td3",
             "DDPG with twin critics, a smoothed target and a policy that learns later",
-            _td3,
+            "td3:TD3",
             {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "sac",
             "learns from replay, a policy that seeks reward and entropy with twin critics",
-            _sac,
+            "sac:SAC",
             {**_SMALL_REPLAY, "lr": 3e-3},
         ),
         AlgorithmEntry(
             "svpg",
             "several A2C policies that share gradients and keep their distance",
-            _svpg,
+            "svpg:SVPG",
             {"num_particles": 2, "particle": {**_SMALL, "lr": 0.01, "batch_size": 80}},
         ),
         AlgorithmEntry(
             "rl2-ppo",
             "meta-RL: a recurrent agent that learns within its hidden state, trained by PPO",
-            _rl2_ppo,
+            "rl2_ppo:RL2PPO",
             _SMALL_RL2,
         ),
         AlgorithmEntry(
             "rl2-trpo",
             "meta-RL: the same agent trained by TRPO, as in the paper",
-            _rl2_trpo,
+            "rl2_trpo:RL2TRPO",
             {**_SMALL_RL2, "trust_region": {"max_kl_step": 0.05}},
         ),
         AlgorithmEntry(
             "promp",
             "meta-RL: adapts by policy gradients; clipped ratios and a KL penalty outside",
-            _promp,
+            "promp:ProMP",
             {**_SMALL_MAML, "lr": 0.01},
         ),
         AlgorithmEntry(
             "trpo-maml",
             "meta-RL: adapts by policy gradients; a natural-gradient step outside",
-            _trpo_maml,
+            "trpo_maml:TRPOMAML",
             {**_SMALL_MAML, "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1}},
         ),
         AlgorithmEntry(
             "vpg-maml",
             "meta-RL: adapts by policy gradients; a plain policy gradient outside",
-            _vpg_maml,
+            "vpg_maml:VPGMAML",
             {**_SMALL_MAML, "lr": 0.01},
         ),
         AlgorithmEntry(
             "dice-maml",
             "meta-RL: adapts by policy gradients; unbiased second derivatives by DiCE",
-            _dice_maml,
+            "dice_maml:DICEMAML",
             {**_SMALL_MAML, "lr": 0.01},
         ),
     )

@@ -7,30 +7,25 @@ matrix's products are exact, both through the inner step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import jax
 
-from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.maml import (
+    MAML,
     Data,
     Distributions,
     MAMLConfig,
     MetaPolicy,
     State,
-    check_finite,
     mean_kls,
     task_mean,
 )
-from adaptax.core.batch import PyTree, Rollout
-from adaptax.core.spec import EnvSpec
+from adaptax.core.batch import PyTree
 from adaptax.functional.inner import likelihood_ratio_loss
 from adaptax.functional.minibatches import Figures
 from adaptax.functional.trust_region import TrustRegion, trust_region_step
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -41,42 +36,19 @@ class TRPOMAMLConfig(MAMLConfig):
     """The outer step; defaults are ProMP's, but for the exact products."""
 
 
-class TRPOMAML(Algorithm):
+class TRPOMAML(MAML):
     """Trust region policy optimization through adaptation."""
 
     name = "trpo-maml"
     config: TRPOMAMLConfig
 
-    def __init__(self, config: TRPOMAMLConfig, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.meta = MetaPolicy(config, spec)
-        self.lanes_per_task = config.num_episodes
-
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         return State(self.meta.init(key), opt_state={})
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Episodes before and after adaptation to each task, then one step."""
-        data, returns = self.meta.collect(state.params, sampler, dice=False)
-        state, figures = _update(self.meta, state, data)
-        check_finite(figures)
-        return state, {**returns, **figures}
-
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
-        """The policy before adaptation."""
-        return self.meta.actor(state.params, deterministic)
-
-    def adapt(
-        self,
-        state: State,
-        actor: Actor,
-        history: Sequence[Rollout],
-        *,
-        deterministic: bool = False,
-    ) -> Actor:
-        """One inner step further, on the last rollout."""
-        return self.meta.adapt(state.params, actor, history, deterministic)
+    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+        """One step within the trust region."""
+        return _update(self.meta, state, data)
 
 
 def objective(

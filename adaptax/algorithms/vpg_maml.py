@@ -6,30 +6,24 @@ policy gradient as the outer update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import jax
 
-from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.maml import (
+    MAML,
     Data,
     Distributions,
     MAMLConfig,
     MetaPolicy,
     State,
-    check_finite,
     gradient_step,
     task_mean,
 )
-from adaptax.core.batch import Rollout
 from adaptax.core.config import check_positive
-from adaptax.core.spec import EnvSpec
 from adaptax.functional.minibatches import ADAM, Figures
 from adaptax.functional.policy_losses import policy_gradient_loss
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -44,43 +38,20 @@ class VPGMAMLConfig(MAMLConfig):
         check_positive(self, "lr")
 
 
-class VPGMAML(Algorithm):
+class VPGMAML(MAML):
     """Vanilla policy gradient through adaptation."""
 
     name = "vpg-maml"
     config: VPGMAMLConfig
-
-    def __init__(self, config: VPGMAMLConfig, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.meta = MetaPolicy(config, spec)
-        self.lanes_per_task = config.num_episodes
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         params = self.meta.init(key)
         return State(params, ADAM(self.config.lr).init(params))
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Episodes before and after adaptation to each task, then one gradient step."""
-        data, returns = self.meta.collect(state.params, sampler, dice=False)
-        state, figures = _update(self.meta, self.config.lr, state, data)
-        check_finite(figures)
-        return state, {**returns, **figures}
-
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
-        """The policy before adaptation."""
-        return self.meta.actor(state.params, deterministic)
-
-    def adapt(
-        self,
-        state: State,
-        actor: Actor,
-        history: Sequence[Rollout],
-        *,
-        deterministic: bool = False,
-    ) -> Actor:
-        """One inner step further, on the last rollout."""
-        return self.meta.adapt(state.params, actor, history, deterministic)
+    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+        """One gradient step."""
+        return _update(self.meta, self.config.lr, state, data)
 
 
 def loss(distributions: Distributions, data: Data) -> jax.Array:
