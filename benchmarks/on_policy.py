@@ -1,11 +1,13 @@
 """PPO and A2C against Stable-Baselines3: return after equal steps, and wall-clock time.
 
-One machine, one run, equal hyper-parameters, networks, lanes and numbers of steps; the contenders
-take turns, each in a process of its own. Every (case, contender, seed) leaves a JSON file in
-results/on_policy; what is there is not run again, so that the whole can be made in pieces.
+One machine, equal hyper-parameters, networks, lanes and numbers of steps; the contenders take
+turns, each in a process of its own. Every (case, contender, seed) leaves a JSON file in
+results/on_policy; what is there is not run again, so that the whole can be made in pieces. What
+runs take is measured apart, one seed of each in one go: the machine must do nothing else then.
 
     make bench-peers                                     once: the peers' own environment
     python benchmarks/on_policy.py run [--cases ...] [--seeds 0 1 2 3 4]
+    python benchmarks/on_policy.py time                  on a quiet machine
     python benchmarks/on_policy.py summary               table, summary.json and on_policy.png
 """
 
@@ -179,12 +181,30 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         for name in options.cases:
             for contender in [*CASES[name].suites, PEER]:
-                path = OUT / f"{name}.{contender.replace(', ', '-')}.{seed}.json"
-                if path.exists():
-                    continue
-                command = [sys.executable, __file__, "one", name, contender, str(seed), str(path)]
-                command += ["--python", str(options.python), "--threads", str(options.threads)]
-                subprocess.run(command, check=True)
+                path = OUT / _file(name, contender, seed)
+                if not path.exists():
+                    one_process(options, name, contender, seed, path)
+
+
+def time_all(options: argparse.Namespace) -> None:
+    """Seed 0 of every case and contender, one after another."""
+    (OUT / "time").mkdir(parents=True, exist_ok=True)
+    for name, case in CASES.items():
+        for contender in [*case.suites, PEER]:
+            one_process(options, name, contender, 0, OUT / "time" / _file(name, contender, 0))
+
+
+def _file(name: str, contender: str, seed: int) -> str:
+    return f"{name}.{contender.replace(', ', '-')}.{seed}.json"
+
+
+def one_process(
+    options: argparse.Namespace, name: str, contender: str, seed: int, path: Path
+) -> None:
+    """One (case, contender, seed) in a process of its own."""
+    command = [sys.executable, __file__, "one", name, contender, str(seed), str(path)]
+    command += ["--python", str(options.python), "--threads", str(options.threads)]
+    subprocess.run(command, check=True)
 
 
 def one(options: argparse.Namespace) -> None:
@@ -223,13 +243,17 @@ def summary(options: argparse.Namespace) -> None:
                 values = np.array([r[figure] for r in runs], float)
                 low, high = bootstrap_interval(values, "interquartile_mean")
                 row[figure] = [float(interquartile_mean(values)), float(low), float(high)]
-            for figure in ("seconds", "seconds_compiled"):
-                row[figure] = float(np.mean([r.get(figure, r["seconds"]) for r in runs]))
+            timed = OUT / "time" / _file(name, contender, 0)
+            if timed.exists():
+                taken = json.loads(timed.read_text())
+                row["seconds"] = taken["seconds"]
+                row["seconds_compiled"] = taken.get("seconds_compiled", taken["seconds"])
             rows[name][contender] = row
         for row in rows[name].values():
             theirs = rows[name].get(PEER, {}).get("seconds")
-            row["times_faster"] = theirs and theirs / row["seconds"]
-            row["times_faster_compiled"] = theirs and theirs / row["seconds_compiled"]
+            if theirs and "seconds" in row:
+                row["times_faster"] = theirs / row["seconds"]
+                row["times_faster_compiled"] = theirs / row["seconds_compiled"]
     (OUT / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
     print_table(rows)
     plot(results)
@@ -244,8 +268,8 @@ def print_table(rows: dict[str, Any]) -> None:
             returns = [
                 "{:.0f} ({:.0f} to {:.0f})".format(*row[k]) for k in ("final_return", "evaluation")
             ]
-            faster = [row[k] or float("nan") for k in ("times_faster", "times_faster_compiled")]
-            figures = [f"{row['seconds']:.1f}", *(f"{x:.1f}" for x in faster)]
+            names = ("seconds", "times_faster", "times_faster_compiled")
+            figures = [f"{row[k]:.1f}" if k in row else "" for k in names]
             print("| " + " | ".join([name, contender, *returns, *figures]) + " |")
 
 
@@ -280,7 +304,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for name, function in (("run", run), ("one", one), ("summary", summary)):
+    for name, function in (("run", run), ("time", time_all), ("one", one), ("summary", summary)):
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         if name == "run":
