@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.episode_log import EpisodeLog
-from adaptax.envs.pool import Pool, StepResult, check_actions
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Suite, Task, task_lists
 from adaptax.envs.vector_lanes import LanesStep, MakeVec, VectorLanes
 
@@ -142,6 +142,7 @@ class AutoresetPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O], the last one where it waits."""
+        check_reset(slots, seeds, tasks)
         if len(slots) == self.num_slots:
             return self._reset_all(int(seeds[0]), tasks)
         same = [_same(task, self._log.tasks[slot]) for slot, task in zip(slots, tasks, strict=True)]
