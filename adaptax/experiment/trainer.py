@@ -173,8 +173,8 @@ class Trainer:
         before, started = self._sampler.save(), time.perf_counter()
         try:
             self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
-        except AdaptaxError:
-            self._save_snapshot(before)  # an environment that broke must not cost what was learned
+        except Exception:
+            self._save_snapshot(before)  # what broke must not cost what was learned
             raise
         metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
         self.iteration += 1
