@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.errors import AdaptaxError, EnvironmentFault
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.returns import episode_index, episode_sums
 from adaptax.sampling.actor import Actor
@@ -76,3 +77,28 @@ def return_metrics(rollout: Rollout, num_episodes: int) -> Metrics:
         means = {k: t / c for k, (t, c) in enumerate(zip(totals, counts, strict=True), 1) if c}
         metrics |= {f"return/episode_{k}": float(mean) for k, mean in means.items()}
     return metrics
+
+
+def check_finite(rollout: Rollout, figures: Mapping[str, Any], *names: str) -> None:
+    """Raise an AdaptaxError where a named figure of an update on the rollout is not finite.
+
+    An EnvironmentFault that says where, if the environment answered a finite action so: pools
+    refuse that themselves, but for the compiled loop.
+    """
+    wrong = [name for name in names if not np.isfinite(figures[name])]
+    if not wrong:
+        return
+    action, next_obs = (np.asarray(x) for x in (rollout.action, rollout.next_obs))
+    answers = np.concatenate([np.asarray(rollout.reward)[..., None], next_obs], axis=-1)
+    acted = np.isfinite(action.reshape(*rollout.valid.shape, -1)).all(-1)
+    faults = np.asarray(rollout.valid) & acted & ~np.isfinite(answers).all(-1)
+    if faults.any():
+        task, lane, step = np.argwhere(faults)[0]
+        raise EnvironmentFault(
+            f"task {task}, lane {lane}, step {step} of the rollout: the observation or the reward "
+            "is not finite"
+        )
+    raise AdaptaxError(
+        f"the update diverged: {wrong[0]} is {float(figures[wrong[0]])}; a smaller lr or "
+        "max_grad_norm may help"
+    )

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.base import Metrics, check_finite
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive, check_unit
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import Figures, Loss, Schedule, Stop
@@ -193,11 +193,7 @@ def iterate(
     """Collect, update, and report; raises an AdaptaxError where the update is not finite."""
     rollout = collect(config, episodic_actor(network, state, deterministic=False), sampler)
     state, figures = update(config, network, state, rollout)
-    if not np.isfinite(figures["kl"]):
-        raise AdaptaxError(
-            f"the policy diverged: its KL from the one before is {figures['kl']}; "
-            "a smaller lr or max_grad_norm may help"
-        )
+    check_finite(rollout, figures, "loss_before", "kl")
     return state, {**episode_metrics(rollout), **figures}
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_positive, check_unit
-from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import discounted_returns
@@ -37,10 +36,8 @@ class SearchConfig:
     """Hidden layers of the policy; none: it is linear."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "n_samples", "num_tasks", "num_episodes")
+        check_positive(self, "n_samples", "num_tasks", "num_episodes", "hidden_sizes")
         check_unit(self, "discount")
-        for size in self.hidden_sizes:
-            check(size > 0, f"hidden_sizes must be greater than 0, not {size}")
 
 
 def policy_of(config: SearchConfig, spec: EnvSpec) -> Flat:

@@ -19,11 +19,11 @@ from jax.flatten_util import ravel_pytree
 
 from adaptax.algorithms import a2c, on_policy
 from adaptax.algorithms.a2c import A2CConfig
-from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.base import Algorithm, Metrics, check_finite
 from adaptax.algorithms.on_policy import collect, episodic_actor, fresh_state, learn_jointly
 from adaptax.core.batch import PyTree, Rollout, select
 from adaptax.core.config import check_positive
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import Figures, MakeOptimizer, optimizer
@@ -100,8 +100,7 @@ class SVPG(Algorithm):
         actor = _actors(self.inner, state.particles)
         rollout = collect(config.particle, actor, sampler, config.num_particles)
         state, figures = _update(config, self.inner, state, rollout)
-        if not np.isfinite(figures["direction_norm"]):
-            raise AdaptaxError("the particles diverged; a smaller particle.lr may help")
+        check_finite(rollout, figures, "direction_norm")
         returns = {f"return/particle_{i}": _known(x) for i, x in enumerate(state.returns, 1)}
         return state, {**episode_metrics(rollout), **returns, **figures}
 

@@ -26,7 +26,7 @@ from adaptax.envs.gym_spaces import (
     success_in,
 )
 from adaptax.envs.placement import placed
-from adaptax.envs.pool import StepResult, check_actions
+from adaptax.envs.pool import StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Suite, Task, task_lists
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
@@ -138,6 +138,7 @@ class GymPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
+        check_reset(slots, seeds, tasks)
         self._log.announce(slots, tasks)
         for slot, seed, task in zip(slots.tolist(), seeds.tolist(), tasks, strict=True):
             self._reset_one(slot, seed, task)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.batch import PyTree, select
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, one_line
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.pool import StepResult, check_actions
+from adaptax.envs.pool import StepResult, check_actions, check_reset
 from adaptax.envs.task import Task
 
 
@@ -101,6 +101,7 @@ class JaxPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots."""
+        check_reset(slots, seeds, tasks)
         self._set_params(slots, tasks)
         every = np.zeros(self.num_slots, np.uint32)
         every[slots] = seeds
@@ -139,22 +140,55 @@ class JaxPool:
         """Nothing to free."""
 
     def _set_params(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
-        new = {k: _stack(k, tasks) for k in tasks[0].params}
+        arrays = [_arrays(task) for task in tasks]
         if self.params is None:
+            _check_fit(self.env, tasks[0], arrays[0])
             self.params = {
-                k: np.zeros((self.num_slots, *v.shape[1:]), v.dtype) for k, v in new.items()
+                k: np.zeros((self.num_slots, *x.shape), x.dtype) for k, x in arrays[0].items()
             }
-        for name, values in new.items():
-            self.params[name] = self.params[name].copy()
+        shapes = {name: x.shape[1:] for name, x in self.params.items()}
+        for task, own in zip(tasks, arrays, strict=True):
+            found = {name: x.shape for name, x in own.items()}
+            if found != shapes:
+                raise ConfigError(
+                    f"task {task.name!r} has parameters of the shapes {found}; "
+                    f"the tasks before it have {shapes}"
+                )
+        for name, old in self.params.items():
+            values = np.stack([own[name] for own in arrays])
+            # One task may say 0 where another says 0.5, which must not become 0.
+            real = "f" in old.dtype.kind + values.dtype.kind
+            self.params[name] = old.astype(np.float32 if real else np.int32)
             self.params[name][slots] = values
 
 
-def _stack(name: str, tasks: Sequence[Task]) -> np.ndarray:
+def _arrays(task: Task) -> dict[str, np.ndarray]:
+    """A task's parameters as float32 or int32."""
+    arrays = {name: np.asarray(value) for name, value in task.params.items()}
+    return {k: x.astype(np.float32 if x.dtype.kind == "f" else np.int32) for k, x in arrays.items()}
+
+
+def _check_fit(env: JaxEnv, task: Task, params: dict[str, np.ndarray]) -> None:
+    """Raise a one-line error where the environment cannot take a step with a task's parameters."""
+
+    def one_step(params: PyTree) -> JaxStep:
+        key = jax.random.key(0)
+        state, _ = env.reset(key, params)
+        action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
+        return env.step(state, action, key, params)
+
     try:
-        values = np.stack([np.asarray(t.params[name]) for t in tasks])
+        jax.eval_shape(one_step, params)
     except KeyError as error:
-        raise ConfigError(f"a task lacks the parameter {error}") from None
-    return values.astype(np.float32) if values.dtype.kind == "f" else values.astype(np.int32)
+        raise ConfigError(
+            f"task {task.name!r} has the parameters {sorted(params)}; the environment takes {error}"
+        ) from error
+    except (IndexError, TypeError, ValueError) as error:
+        shapes = {name: x.shape for name, x in params.items()}
+        raise ConfigError(
+            f"the environment cannot take a step with task {task.name!r}, whose parameters have "
+            f"the shapes {shapes}: {one_line(error)}"
+        ) from error
 
 
 _reset = partial(jax.jit, static_argnums=0)(reset_lanes)

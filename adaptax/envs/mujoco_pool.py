@@ -15,7 +15,7 @@ from mujoco.rollout import Rollout
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.envs.mujoco_body import Body, Outcome, Physics
-from adaptax.envs.pool import SlotFault, StepResult, check_actions
+from adaptax.envs.pool import SlotFault, StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Task
 
 
@@ -62,6 +62,7 @@ class MujocoPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
+        check_reset(slots, seeds, tasks)
         self._set_tasks(slots, tasks)
         state = np.zeros((len(slots), self._state.shape[1]))
         for row, seed in zip(state, seeds, strict=True):

@@ -75,3 +75,11 @@ def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
         raise EnvironmentFault(
             f"actions have shape {actions.shape}; the environment takes {expected} for {num} slots"
         )
+
+
+def check_reset(slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> None:
+    """Raise a one-line error unless every slot has a seed and a task."""
+    if not len(slots) == len(seeds) == len(tasks):
+        raise EnvironmentFault(
+            f"a reset of {len(slots)} slots was given {len(seeds)} seeds and {len(tasks)} tasks"
+        )

@@ -28,7 +28,7 @@ import numpy as np
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.episode_log import EpisodeLog
-from adaptax.envs.pool import Pool, StepResult, check_actions
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
 from adaptax.envs.remote_fault import FaultReport
 from adaptax.envs.task import Task
 
@@ -82,6 +82,7 @@ class ProcessPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
+        check_reset(slots, seeds, tasks)
         self._log.announce(slots, tasks)
         self._ask("reset", slots, lambda which: (seeds[which], [tasks[i] for i in which]))
         obs: np.ndarray = self._rows["obs"][slots]

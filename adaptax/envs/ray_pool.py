@@ -21,7 +21,7 @@ import numpy as np
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pool import Pool, StepResult, check_actions
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
 from adaptax.envs.ray_crew import MakePool, RayCrew, Work
 from adaptax.envs.remote_fault import FaultReport
 from adaptax.envs.task import Task
@@ -76,6 +76,7 @@ class RayPool:
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
+        check_reset(slots, seeds, tasks)
         jobs, places = {}, self._places(slots)
         for actor, which in places.items():
             more = (slots[which], seeds[which], [tasks[i] for i in which])

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.episode_log import EpisodeLog
-from adaptax.envs.pool import Pool, StepResult, check_actions
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Suite, Task, task_lists
 from adaptax.envs.vector_lanes import LanesStep, MakeVec, VectorLanes
 
@@ -135,13 +135,14 @@ class AutoresetPool:
         self._lanes, self._log = lanes, EpisodeLog(spec, self.num_slots)
         self._seed = 0
         self._history: list[np.ndarray] = []
-        """All lanes' actions since they were reset together, each [P, *A]: what save keeps."""
+        """All lanes' actions since they were reset together, each [k, P, *A]: what save keeps."""
         self._obs = np.zeros((self.num_slots, spec.observation_size), np.float32)
         self._ended, self._waiting = np.zeros((2, self.num_slots), bool)
         """Lanes that the last step ended, and those whose next one is spent on a reset."""
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O], the last one where it waits."""
+        check_reset(slots, seeds, tasks)
         if len(slots) == self.num_slots:
             return self._reset_all(int(seeds[0]), tasks)
         same = [_same(task, self._log.tasks[slot]) for slot, task in zip(slots, tasks, strict=True)]
@@ -169,11 +170,15 @@ class AutoresetPool:
 
     def save(self) -> PyTree:
         """One seed and every action since: the lanes share what they draw from."""
-        blank = np.zeros((1, self.num_slots, *self.spec.action.shape), self.spec.action.dtype)
+        history = np.zeros((1, self.num_slots, *self.spec.action.shape), self.spec.action.dtype)
+        num_actions = sum(map(len, self._history))
+        if self._history:
+            history = np.concatenate(self._history)
+            self._history = [history]  # so that the next call has few to join
         return {
             "seed": self._seed,
-            "num_actions": len(self._history),
-            "history": np.stack(self._history) if self._history else blank,
+            "num_actions": num_actions,
+            "history": history,
             "obs": self._obs.copy(),
             "waiting": self._waiting.copy(),
             "num_steps": self._log.num_steps.copy(),
@@ -208,7 +213,7 @@ class AutoresetPool:
         return self._obs.copy()
 
     def _advance(self, slots: np.ndarray, every: np.ndarray) -> LanesStep:
-        self._history.append(every)
+        self._history.append(every[None])
         step = _act(self._lanes, self._log, slots, every)
         self._obs, self._ended = step.obs, step.terminated | step.truncated
         return step

@@ -165,13 +165,17 @@ class Trainer:
                 if self._evaluation_due():
                     self._log_evaluation(log)
                 if self.iteration % config.snapshot_interval == 0:
-                    self._save_snapshot()
+                    self._save_snapshot(self._sampler.save())
             self._finish(log)
         return self._last
 
     def _one_iteration(self) -> Metrics:
-        started = time.perf_counter()
-        self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        before, started = self._sampler.save(), time.perf_counter()
+        try:
+            self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        except Exception:
+            self._save_snapshot(before)  # what broke must not cost what was learned
+            raise
         metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
         self.iteration += 1
         self._seconds += time.perf_counter() - started
@@ -186,7 +190,7 @@ class Trainer:
 
     def _finish(self, log: RunLog) -> None:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
-            self._save_snapshot()
+            self._save_snapshot(self._sampler.save())
         if self._interrupted:
             print(
                 f"stopped after iteration {self.iteration}; go on with: "
@@ -204,12 +208,8 @@ class Trainer:
         row = {"iteration": self.iteration, "num_steps": self._sampler.num_steps}
         log.log_evaluation({**row, **self.evaluate().row()})
 
-    def _save_snapshot(self) -> None:
-        tree = {
-            "state": flatten(self.state),
-            "sampler": self._sampler.save(),
-            "seconds": self._seconds,
-        }
+    def _save_snapshot(self, sampler: PyTree) -> None:
+        tree = {"state": flatten(self.state), "sampler": sampler, "seconds": self._seconds}
         self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
 
     def _done(self, limits: dict[str, float]) -> bool:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adaptax.algorithms.base import Algorithm, return_metrics
+from adaptax.algorithms.base import Algorithm, check_finite, return_metrics
 from adaptax.core.batch import Rollout
+from adaptax.core.errors import AdaptaxError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
 
 SPEC = EnvSpec(2, Continuous(1), horizon=3)
@@ -49,6 +50,21 @@ def test_returns_are_by_episode_of_a_lane():
         "return/episode_1": pytest.approx((3 + 30) / 2),
         "return/episode_2": pytest.approx((7 + 70) / 2),
     }
+
+
+def test_a_figure_that_is_not_finite_is_the_environments_fault_if_its_answer_was_not():
+    data = rollout([[1, 2, 3], [1, np.nan, np.nan]])
+    check_finite(data, {"loss": 1.0}, "loss")
+    with pytest.raises(EnvironmentFault, match="task 0, lane 1, step 1 of the rollout"):
+        check_finite(data, {"loss": np.nan}, "loss")
+
+
+@pytest.mark.parametrize("reward", [[[1, 2, 3]], [[1, np.nan, np.nan]]])
+def test_a_figure_that_is_not_finite_is_the_updates_own_where_actions_were_not(reward):
+    data = rollout(reward)
+    data.action[:, :, 1:] = np.nan
+    with pytest.raises(AdaptaxError, match="the update diverged: kl is inf"):
+        check_finite(data, {"loss": 1.0, "kl": np.inf}, "loss", "kl")
 
 
 class Plain(Algorithm):

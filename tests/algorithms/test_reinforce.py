@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from toys import ChangingSampler, cliff_suite, fingerprint
+from toys import ChangingSampler, cliff_suite, fingerprint, train_sampler
 
 from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import AdaptaxError, ConfigError
 
 CONFIG = ReinforceConfig(num_lanes=6, num_episodes=2, discount=0.9, lr=0.02, hidden_sizes=(16,))
 
@@ -99,6 +99,13 @@ def test_the_state_before_an_iteration_is_left_as_it_was():
     algorithm, before, *_ = one_iteration()
     expected = fingerprint(algorithm.init(jax.random.key(0)))
     assert fingerprint(before) == expected
+
+
+def test_a_policy_that_is_no_longer_finite_is_one_clear_error():
+    algorithm, before, *_ = one_iteration()
+    broken = replace(before, params=jax.tree.map(lambda x: x * np.nan, before.params))
+    with pytest.raises(AdaptaxError, match="the update diverged: policy_loss is nan"):
+        algorithm.iteration(broken, train_sampler(cliff_suite()))
 
 
 @pytest.mark.parametrize(

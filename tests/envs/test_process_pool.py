@@ -47,8 +47,11 @@ def children() -> set[int]:
 
 
 def segments() -> set[str]:
-    """What lies in shared memory under a name, mapped files that were unlinked included."""
-    named = {path.name for path in Path("/dev/shm").iterdir()}
+    """What lies in shared memory under a name, mapped files that were unlinked included.
+
+    Semaphores of other programs come and go; a pool has none.
+    """
+    named = {path.name for path in Path("/dev/shm").iterdir() if path.name[:4] != "sem."}
     maps = Path("/proc/self/maps").read_text().splitlines()
     return named | {line.split()[-2] for line in maps if "/dev/shm/pym" in line}
 
@@ -223,6 +226,13 @@ def test_actions_of_a_wrong_size_are_refused_and_the_pool_goes_on():
         pool.step(np.arange(2), np.zeros((2, 3), np.float32))
     np.testing.assert_array_equal(step(pool, 2).next_obs, [[1], [1]])
     pool.close()
+
+
+def test_a_reset_needs_a_seed_and_a_task_for_every_slot(pools):
+    for pool in pools[:2]:  # in this process, and with a worker
+        for seeds, tasks in ((EVERY[:4], drifts()), (EVERY, drifts()[:4])):
+            with pytest.raises(EnvironmentFault, match=r"5 slots was given \d seeds and \d tasks"):
+                pool.reset(EVERY, seeds.astype(np.uint32), tasks)
 
 
 def test_an_environment_that_cannot_be_pickled_is_one_line_before_anything_starts(new_children):

@@ -318,11 +318,12 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
+    before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     run = trainer(tmp_path / "run", hooks={2: twice}, num_iterations=5, snapshot_interval=1)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert (column(run), snapshots(run)) == ([1], [1])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_failing_environment_leaves_what_was_done(tmp_path):
@@ -335,6 +336,26 @@ def test_a_failing_environment_leaves_what_was_done(tmp_path):
     assert (column(run), snapshots(run)) == ([1, 2], [2])
     again = trainer(tmp_path / "run", num_iterations=5)
     assert again.resume()["iteration"] == 5
+
+
+def test_a_fault_in_mid_iteration_leaves_a_snapshot_of_where_it_began(tmp_path, monkeypatch):
+    run = trainer(tmp_path / "run", num_iterations=5, snapshot_interval=100)
+    steps = run._sampler.steps
+
+    def broken(*args):
+        rollout = steps(*args)
+        if run.iteration == 2:
+            raise EnvironmentFault("it broke")
+        return rollout
+
+    monkeypatch.setattr(run._sampler, "steps", broken)
+    with pytest.raises(EnvironmentFault, match="it broke"):
+        run.run()
+    assert (column(run), snapshots(run)) == ([1, 2], [2])
+    again, whole = (trainer(tmp_path / name, num_iterations=5) for name in ("run", "whole"))
+    again.resume()
+    whole.run()
+    assert left_behind(again) == left_behind(whole)
 
 
 def test_a_run_can_be_in_another_thread(tmp_path):

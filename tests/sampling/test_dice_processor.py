@@ -75,6 +75,10 @@ def test_dice_statistics_are_those_of_unpadded_rewards():
         unpadded = np.asarray(plain)[mask]
         expected = (unpadded - unpadded.mean()) / (unpadded.std() + 1e-8)
         np.testing.assert_allclose(np.asarray(own)[mask], expected, rtol=1e-4, atol=1e-6)
+    rewards = LONG_LANES.reward[LONG_LANES.valid]
+    expected = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+    got = np.asarray(samples.adj_avg_rewards)[samples.paths.valid]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("positive", [False, True])

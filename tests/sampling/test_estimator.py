@@ -225,11 +225,11 @@ def test_a_linear_value_on_one_hot_states_learns_their_returns(adv_from):
     assert batch.obs.shape == (20, 5)
 
 
-def first_update(config: CriticConfig):
+def first_update(config: CriticConfig, *, standardize_adv: bool = False):
     sequences, _ = chain()
     value = Value(Body(()))
     params = value.init(KEY, sequences.obs)
-    critic = GAE(value, 0.9, 0.95, standardize_adv=False)
+    critic = GAE(value, 0.9, 0.95, standardize_adv)
     start = (params, optimizer(config).init(params))
     end, _, batch, _ = critic.update(config, start, {}, sequences, KEY)
     return critic, sequences, start[0], end[0], batch
@@ -245,8 +245,11 @@ def test_advantages_come_from_the_value_that_the_setting_says(adv_from):
     assert np.abs(np.asarray(batch.advantage - differs.reshape(-1))).max() > 0.01
 
 
-def test_targets_stay_those_of_the_value_before_its_fit():
-    critic, sequences, before, _, batch = first_update(CriticConfig(num_epoch=5, batch_size=10))
+@pytest.mark.parametrize("standardize_adv", [True, False])
+def test_targets_stay_those_of_the_value_before_its_fit(standardize_adv):
+    """And are of raw advantages, however those that the policy gets are scaled."""
+    config = CriticConfig(num_epoch=5, batch_size=10)
+    critic, sequences, before, _, batch = first_update(config, standardize_adv=standardize_adv)
     expected = estimate(critic, before, sequences).target
     np.testing.assert_allclose(batch.target, expected.reshape(-1), atol=1e-6)
 
