@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
+from adaptax.algorithms.base import Algorithm, Metrics, check_finite, return_metrics
 from adaptax.core.batch import PyTree, Rollout, zero_padding
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
@@ -130,6 +130,7 @@ class RL2(Algorithm):
         tasks = sampler.sample_tasks(self.config.meta_batch_size)
         rollout = sampler.episodes(self.actor(state), tasks, 1, self.trained_episodes)
         state, metrics = self.update(state, rollout)
+        check_finite(rollout, metrics, "kl", "value_loss")
         return state, {**return_metrics(rollout, self.trained_episodes), **metrics}
 
     def fresh_variables(self, key: jax.Array) -> PyTree:
