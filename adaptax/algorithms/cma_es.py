@@ -153,7 +153,7 @@ def blank(size: int, config: CMAESConfig) -> cma.CMAEvolutionStrategy:
 
 def fresh(blank: cma.CMAEvolutionStrategy, mean: np.ndarray) -> Strategy:
     """The strategy before its first generation, around `mean` [D]."""
-    es = copy.deepcopy(blank)
+    es = _copied(blank)
     es.mean = mean.astype(np.float64)
     es._stoptolxstagnation.x = es.mean
     num_recent = int(10 + 30 * len(mean) / es.popsize)  # pycma's length of `fit.hist`
@@ -182,9 +182,14 @@ def tell(asked: Asked, scores: np.ndarray) -> tuple[Strategy, np.ndarray]:
     return _numbers(es, recent), np.array([name in found for name in STOPS])
 
 
+def _copied(blank: cma.CMAEvolutionStrategy) -> cma.CMAEvolutionStrategy:
+    """Another one like it; the options, half of what there is to copy, are read only."""
+    return copy.deepcopy(blank, {id(blank.opts): blank.opts})
+
+
 def _rebuilt(blank: cma.CMAEvolutionStrategy, strategy: Strategy) -> cma.CMAEvolutionStrategy:
     """The inverse of `_numbers`."""
-    es = copy.deepcopy(blank)
+    es = _copied(blank)
     s = {name: np.array(x) for name, x in strategy.items()}
     es.countiter, es.sigma = int(s["generation"]), float(s["sigma"])
     es.mean, es.pc, es.adapt_sigma.ps = s["mean"], s["pc"], s["ps"]

@@ -16,8 +16,13 @@ ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 def named_key(seed: int, *path: str | int) -> jax.Array:
     """A JAX key for the stream `path`, for example `named_key(seed, "train", "actions", 3)`."""
     key = jax.random.fold_in(jax.random.key(seed % 2**32), seed >> 32)
-    for part in path:
-        key = jax.random.fold_in(key, _word(part))
+    return _folded(key, np.array([_word(part) for part in path], np.uint32))
+
+
+@jax.jit
+def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
+    for word in words:
+        key = jax.random.fold_in(key, word)
     return key
 
 
