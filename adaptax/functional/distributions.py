@@ -101,7 +101,9 @@ class TanhGaussian:
 
     def log_prob_of_unbounded(self, u: jax.Array) -> jax.Array:
         """Joint log-density [...] of tanh(u), log N(u) - sum 2 (log 2 - u - softplus(-2 u))."""
-        squashing = 2.0 * (np.log(2.0) - u - jax.nn.softplus(-2.0 * u))
+        # Even in u, so written for |u|: nothing overflows, and no branch is taken.
+        size = jnp.abs(u)
+        squashing = 2.0 * (np.log(2.0) - size - jnp.log(1.0 + jnp.exp(-2.0 * size)))
         return self.unbounded.log_prob(u) - jnp.sum(squashing, axis=-1)
 
     def kl(self, other: TanhGaussian) -> jax.Array:
