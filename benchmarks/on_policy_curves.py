@@ -1,0 +1,90 @@
+"""Learning curves of the on-policy algorithms on `cartpole`, for their pages.
+
+    python benchmarks/on_policy_curves.py
+
+writes results/on_policy/curves.json and docs/figures/on_policy_curves.png.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.rng import named_key
+from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.plot import COLOURS
+from adaptax.experiment.provenance import provenance
+from adaptax.sampling.sampler import Sampler
+
+ROOT = Path(__file__).parent.parent
+SEEDS = range(5)
+TOTAL_STEPS, NUM_BINS = 100_000, 25
+PPO = {"num_lanes": 8, "min_steps": 1024, "batch_size": 128, "num_epoch": 10, "lr": 1e-3}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "reinforce": {},
+    "a2c": {"num_lanes": 16, "min_steps": 512, "batch_size": 512, "lr": 3e-3},
+    "ppo": PPO,
+    "ppo2": PPO,
+    "trpo": {"num_lanes": 8, "min_steps": 1024, "lr": 1e-3},
+}
+
+
+def curve(name: str, seed: int) -> list[float | None]:
+    """Mean return of the episodes that ended in each part of the run."""
+    suite = make_suite("cartpole")
+    algorithm = make_algorithm(name, suite.spec, **SETTINGS[name])
+    sampler = Sampler(suite, suite.train, seed, "train")
+    state, ended = algorithm.init(named_key(seed, "init")), 0
+    parts: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
+    while sampler.num_steps < TOTAL_STEPS:
+        state, metrics = algorithm.iteration(state, sampler)
+        count, ended = sampler.num_episodes - ended, sampler.num_episodes
+        if count:
+            part = min(NUM_BINS * sampler.num_steps // TOTAL_STEPS, NUM_BINS - 1)
+            parts[part].append((metrics["return"], count))
+    return [_mean(part) for part in parts]
+
+
+def _mean(part: list[tuple[float, int]]) -> float | None:
+    if not part:
+        return None
+    means, counts = zip(*part, strict=True)
+    return float(np.average(means, weights=counts))
+
+
+def plot(curves: dict[str, list[list[float | None]]], path: Path) -> None:
+    """Means over seeds, and the range of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(6, 3.5), constrained_layout=True)
+    steps = (np.arange(NUM_BINS) + 0.5) * TOTAL_STEPS / NUM_BINS
+    for (name, runs), colour in zip(curves.items(), COLOURS, strict=False):
+        values = np.array(runs, float)
+        known = ~np.isnan(values).all(0)
+        axis.plot(steps[known], np.nanmean(values[:, known], 0), color=colour, label=name)
+        low, high = np.nanmin(values[:, known], 0), np.nanmax(values[:, known], 0)
+        axis.fill_between(steps[known], low, high, color=colour, alpha=0.15)
+    axis.set(xlabel="environment steps", ylabel="return", title="cartpole, 5 seeds")
+    axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """See the head of this file."""
+    curves = {name: [curve(name, seed) for seed in SEEDS] for name in SETTINGS}
+    about = provenance(make_suite("cartpole"))
+    report = {"settings": SETTINGS, "total_steps": TOTAL_STEPS, "curves": curves, "about": about}
+    out = ROOT / "results" / "on_policy" / "curves.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=2) + "\n")
+    plot(curves, ROOT / "docs" / "figures" / "on_policy_curves.png")
+
+
+if __name__ == "__main__":
+    main()
