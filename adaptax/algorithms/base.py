@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.functional.returns import episode_index, episode_sums
 from adaptax.sampling.actor import Actor
 from adaptax.sampling.sampler import Sampler
@@ -27,6 +27,9 @@ class Algorithm(ABC):
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
+        for name in ("meta_batch_size", "num_tasks"):
+            if hasattr(config, name):  # rather now than after the first evaluation
+                check_task_count(getattr(config, name), spec.num_classes, name)
 
     @abstractmethod
     def init(self, key: jax.Array) -> PyTree:

@@ -20,7 +20,8 @@ from adaptax.core.errors import AdaptaxError, SnapshotError, check
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
-from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
+from adaptax.experiment.evaluation import Evaluation
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.logger import PROGRESS, Progress, RunLog, read_rows
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
@@ -170,6 +171,7 @@ class Trainer:
     def _one_iteration(self) -> Metrics:
         started = time.perf_counter()
         self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        metrics = {**metrics, **self._sampler.success.take()}
         metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
         self.iteration += 1
         self._seconds += time.perf_counter() - started
