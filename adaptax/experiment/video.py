@@ -17,8 +17,9 @@ from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
 from adaptax.sampling.sampler import Sampler
 
-CAMERAS = ("corner2", "track")
-"""Meta-World's and Gymnasium's, by their names in the model; where neither is, one of our own."""
+CAMERAS = {"corner2": 2, "track": 0}
+"""Meta-World's and Gymnasium's, by their names in the model, and the quarter turns that put their
+pictures upright; where neither is, MuJoCo's free camera."""
 FRAME_MILLISECONDS = 50
 SUFFIXES = (".gif", ".webp")
 
@@ -185,7 +186,7 @@ class FilmedPool:
         renderer = self._renderers[id(model)]
         named = [name for name in CAMERAS if name in _cameras(model)]
         renderer.update_scene(data, camera=named[0] if named else -1)
-        self.frames.append(renderer.render().copy())
+        self.frames.append(np.rot90(renderer.render(), CAMERAS[named[0]] if named else 0))
 
 
 def _cameras(model: Any) -> list[str]:
@@ -203,7 +204,9 @@ def _captioned(episode: FilmedEpisode, title: str) -> list[Any]:
         text = f"{title}\nreturn {episode.reward[past].sum():.1f}"
         if episode.success is not None and episode.success[past].any():
             text += "\nsuccess"
-        ImageDraw.Draw(picture).multiline_text((4, 4), text, fill="white", stroke_width=1)
+        ImageDraw.Draw(picture).multiline_text(
+            (4, 4), text, fill="white", stroke_width=1, stroke_fill="black"
+        )
         pictures.append(picture)
     return pictures
 

@@ -27,6 +27,7 @@ def adaptax(*args, cwd, **environment):
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
+QUICK = ["--num-iterations", "1", "--evaluation-interval", "None", "--run-dir", "run", "--quiet"]
 SUITES = {
     "half-cheetah-vel": ["--suite.horizon", "8"],
     "ml1-reach-v3": ["--suite.horizon", "8", "--suite.num-workers", "2"],
@@ -36,17 +37,7 @@ SUITES = {
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_video_shows_both_episodes_side_by_side(tmp_path, monkeypatch, backend, suite):
     monkeypatch.chdir(tmp_path)
-    quick = [
-        "--num-iterations",
-        "1",
-        "--evaluation-interval",
-        "None",
-        "--run-dir",
-        "run",
-        "--quiet",
-    ]
-    few = ["--algorithm.num-lanes", "2"]
-    cli.main(["train", "nop", suite, *quick, *few, *SUITES[suite]])
+    cli.main(["train", "nop", suite, *QUICK, "--algorithm.num-lanes", "2", *SUITES[suite]])
     flags = ["--num-episodes", "2", "--stride", "2", "--size", "64"]
     done = adaptax("video", "run", *flags, cwd=tmp_path, MUJOCO_GL=backend)
     assert done.returncode == 0, done.stderr
@@ -63,16 +54,7 @@ def test_a_suite_that_mujoco_does_not_simulate_is_named(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gl_backend, "_draws", lambda backend: True)
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    flags = [
-        "--num-iterations",
-        "1",
-        "--evaluation-interval",
-        "None",
-        "--run-dir",
-        "run",
-        "--quiet",
-    ]
-    cli.main(["train", "nop", "point-goal", *flags])
+    cli.main(["train", "nop", "point-goal", *QUICK])
     with pytest.raises(SystemExit) as stop:
         cli.main(["video", "run"])
     assert stop.value.code == 2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import cliff_suite
+from random_end import RandomEndEnv, random_end
 
 from adaptax.core.batch import Rollout
 from adaptax.envs.task import Task
@@ -60,17 +60,19 @@ def test_an_episode_cut_in_two_rollouts_counts_once():
     assert count.take() == {"success": 1.0, "success/a": 1.0, "success/b": 1.0}
 
 
-def test_a_sampler_goes_on_counting_after_a_restore():
-    suite = cliff_suite()
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_sampler_goes_on_counting_after_a_restore(stepped):
+    suite = random_end(RandomEndEnv(), stepped=stepped)
     actor, shares = UniformActor(suite.spec.action), []
     sampler = Sampler(suite, suite.train, 0, "test")
-    tasks = sampler.sample_tasks(4)
-    sampler.steps(actor, tasks, 8, 13)
+    tasks = sampler.sample_tasks(3)
+    sampler.steps(actor, tasks, 8, 3)
     saved = sampler.save()
+    assert saved["cursor"]["succeeded"].any()
+    sampler.success.take()
     for going_on in (sampler, Sampler(suite, suite.train, 0, "test")):
-        going_on.success.take()
         going_on.restore(saved)
-        going_on.steps(actor, tasks, 8, 13)
+        going_on.steps(actor, tasks, 8, 3)
         shares.append(going_on.success.take())
     assert shares[0] == shares[1]
     assert 0.0 < shares[0]["success"] < 1.0
