@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +27,6 @@ import jax
 import mujoco
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
 from adaptax.core.spec import Continuous
 from adaptax.envs.task import Suite, Task
@@ -36,6 +36,8 @@ from adaptax.networks.policies import MLPPolicy
 from adaptax.sampling.actor import PolicyActor
 from adaptax.sampling.sampler import Sampler
 
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # or this would be `metaworld`
 NUM_TASKS = 10
 LANES = (10, 20, 40)
 Work = Callable[[], int]
@@ -62,9 +64,16 @@ def sampler(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
     return episode, collector.close
 
 
+def their_object(name: str) -> Any:
+    """A new environment object of one of Meta-World's classes."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    return ALL_V3_ENVIRONMENTS[name]()
+
+
 def their_env(task: Task, horizon: int) -> gymnasium.Env[Any, Any]:
     """Meta-World's own environment on a task, as `set_task` leaves it."""
-    env: Any = ALL_V3_ENVIRONMENTS[str(task.class_name)]()
+    env = their_object(str(task.class_name))
     env._set_task_called = env._partially_observable = True
     env._last_rand_vec = np.array(task.params["rand_vec"])
     env.max_path_length = horizon + 1  # one more than the wrapper's, which ends the episode
@@ -119,7 +128,7 @@ def physics(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
 def _simulate(pipe: Any, names: Sequence[str], horizon: int) -> None:
     """A process that steps its simulators through an episode whenever it is told to."""
     rng = np.random.default_rng(0)
-    envs: list[Any] = [ALL_V3_ENVIRONMENTS[name]() for name in names]
+    envs = [their_object(name) for name in names]
     controls = rng.uniform(-1, 1, (horizon, len(envs), 2))
     moves = rng.uniform(-0.01, 0.01, (horizon, len(envs), 3))
     while pipe.recv():

@@ -28,8 +28,9 @@ class Algorithm(ABC):
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
         for name in ("meta_batch_size", "num_tasks"):
-            if hasattr(config, name):  # rather now than after the first evaluation
-                check_task_count(getattr(config, name), spec.num_classes, name)
+            number = getattr(config, name, None)
+            if number is not None:  # rather now than after the first evaluation
+                check_task_count(number, spec.num_classes, name)
 
     @abstractmethod
     def init(self, key: jax.Array) -> PyTree:

@@ -19,8 +19,8 @@ class NOPConfig:
 
     step: bool = True
     """Whether to sample; without, an iteration does nothing at all."""
-    num_tasks: int = 1
-    """Tasks drawn an iteration."""
+    num_tasks: int | None = None
+    """Tasks drawn an iteration; by default one, or where there are classes one of each."""
     num_lanes: int = 16
     """Environments run side by side on each task."""
     num_episodes: int = 1
@@ -45,7 +45,7 @@ class NOP(Algorithm):
         config = self.config
         if not config.step:
             return state, {}
-        tasks = sampler.sample_tasks(config.num_tasks)
+        tasks = sampler.sample_tasks(config.num_tasks or self.spec.num_classes)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         return state, return_metrics(rollout, config.num_episodes)
 
