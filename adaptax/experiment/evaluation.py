@@ -24,8 +24,10 @@ class Episodes:
     """[M, K] share of lanes with success at any step; None where the suite knows no success."""
     final_success: np.ndarray | None = None
     """[M, K] share of lanes with success at the last step."""
-    steps_to_success: np.ndarray | None = None
-    """[M, K] of the first lane: steps up to the first success or, without, to the end."""
+    first_lane_success: np.ndarray | None = None
+    """[M, K] whether the first lane had success at any step."""
+    first_lane_steps: np.ndarray | None = None
+    """[M, K] its steps up to the first success or, without, to the end."""
 
     @classmethod
     def of(cls, rollouts: Sequence[Rollout]) -> Episodes:
@@ -144,9 +146,10 @@ class Evaluation:
 
     def _packaged(self) -> dict[str, Any]:
         test = self.test
-        assert test is not None and test.success is not None
-        assert test.steps_to_success is not None
-        by_class = packaged_success(self.classes, test.success, test.steps_to_success)
+        assert test is not None
+        solved, steps = test.first_lane_success, test.first_lane_steps
+        assert solved is not None and steps is not None
+        by_class = packaged_success(self.classes, solved, steps)
         return {
             "about": "as metaworld.evaluation counts; biased, for comparison only",
             "success_mean": float(np.mean(list(by_class.values()))),
@@ -169,10 +172,10 @@ def _lists(episodes: Episodes, i: int) -> dict[str, Any]:
     return {name: None if x is None else x[i].tolist() for name, x in columns.items()}
 
 
-def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of an episode in each lane [M, N, T]: any, at the last step, steps to the first; all [M]."""
-    length = valid.sum(-1)
+def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What `Episodes` has of success, each [M], of an episode in each lane [M, N, T]."""
+    success, length = success & valid, valid.sum(-1)
     last = np.take_along_axis(success, length[..., None] - 1, axis=-1)[..., 0]
     reached = success.any(-1)
     steps = np.where(reached, success.argmax(-1) + 1, length)
-    return reached.mean(-1), last.mean(-1), steps[:, 0]
+    return reached.mean(-1), last.mean(-1), reached[:, 0], steps[:, 0]

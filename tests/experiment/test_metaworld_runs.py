@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import jax
@@ -62,9 +61,6 @@ def test_the_run_is_plotted_by_class_and_evaluated(ml10_run, capsys):
     cli.main(["plot", str(ml10_run)])
     assert f"wrote {ml10_run / 'classes.png'}" in capsys.readouterr().out
     assert (ml10_run / "classes.png").stat().st_size > 10_000
-    cli.main(["evaluate", str(ml10_run), "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert report["num_tasks"] == 5
     cli.main(["evaluate", str(ml10_run)])
     out = capsys.readouterr().out
     assert "5 held-out tasks, the first of 250" in out

@@ -124,7 +124,7 @@ def test_success_at_any_step_and_at_the_last_are_apart():
     evaluation_ = Evaluator(config, suite, 0).evaluate(NOP(NOPConfig(), suite.spec), {})
     for figures in (*evaluation_.row()["episodes"], evaluation_.row()["test"]):
         assert (figures["success_mean"], figures["final_success_mean"]) == (0.75, 0.5)
-    np.testing.assert_array_equal(evaluation_.test.steps_to_success[:, 0], [1, 30, 30, 30])
+    np.testing.assert_array_equal(evaluation_.test.first_lane_steps[:, 0], [1, 30, 30, 30])
 
 
 def test_intervals_are_over_goals_within_classes():
