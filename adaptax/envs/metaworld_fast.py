@@ -9,7 +9,7 @@ arithmetic on plain floats. Physics, rewards and resets remain Meta-World's.
 from __future__ import annotations
 
 import math
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import mujoco
@@ -28,7 +28,7 @@ ORTHOGONAL = 1e-13
 
 def fast_class(original: type[Any]) -> type[Any]:
     """A subclass of one of Meta-World's classes that steps to the same bits in less time."""
-    replaced = {"reward_utils": FastRewards, "Rotation": FastRotation}
+    replaced = {"reward_utils": FastRewards, "Rotation": FastRotation, "np": FAST_NUMPY}
     methods: dict[str, Any] = {}
     for base in reversed(original.__mro__):
         if issubclass(base, SawyerXYZEnv):
@@ -38,6 +38,20 @@ def fast_class(original: type[Any]) -> type[Any]:
                 if _mentions(value, replaced)
             }
     return type(original.__name__, (_FastSteps, original), methods)
+
+
+def fast_norm(x: Any, *more: Any, **named: Any) -> Any:
+    """`numpy.linalg.norm`, in a third of the time for a plain vector."""
+    plain = type(x) is np.ndarray and x.ndim == 1 and x.dtype == np.float64
+    if plain and x.flags.c_contiguous and not (more or named):
+        return np.sqrt(x.dot(x))
+    return np.linalg.norm(x, *more, **named)
+
+
+FAST_NUMPY = SimpleNamespace(
+    **{**vars(np), "linalg": SimpleNamespace(**{**vars(np.linalg), "norm": fast_norm})}
+)
+"""NumPy as Meta-World's methods see it."""
 
 
 class FastRewards:

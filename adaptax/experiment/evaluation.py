@@ -174,8 +174,8 @@ def _lists(episodes: Episodes, i: int) -> dict[str, Any]:
 
 def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
     """What `Episodes` has of success, each [M], of an episode in each lane [M, N, T]."""
-    success, length = success & valid, valid.sum(-1)
+    success, length = np.asarray(success & valid), valid.sum(-1)
     last = np.take_along_axis(success, length[..., None] - 1, axis=-1)[..., 0]
-    reached = success.any(-1)
+    reached = np.any(success, axis=-1)
     steps = np.where(reached, success.argmax(-1) + 1, length)
     return reached.mean(-1), last.mean(-1), reached[:, 0], steps[:, 0]

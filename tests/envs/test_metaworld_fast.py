@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from metaworld.utils import reward_utils
 from scipy.spatial.transform import Rotation
 
-from adaptax.envs.metaworld_fast import FastRewards, FastRotation
+from adaptax.envs.metaworld_fast import FastRewards, FastRotation, fast_norm
 
 DISTANCES = st.floats(-2.0, 2.0)
 SIGMOIDS = ("long_tail", "gaussian", "hyperbolic", "linear", "tanh_squared", "quadratic")
@@ -64,3 +64,16 @@ def test_a_matrix_that_is_no_rotation_is_refused():
         FastRotation.from_matrix(np.zeros((3, 3)))
     with pytest.raises(ValueError, match="determinant"):
         FastRotation.from_matrix(np.diag([1.0, 1.0, -1.0]))
+
+
+def test_norms_are_numpys_to_the_bit():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3, 4, 7):
+        for x in rng.standard_normal((500, size)) * 10.0 ** rng.integers(-9, 9, (500, 1)):
+            assert fast_norm(x) == np.linalg.norm(x)
+            assert type(fast_norm(x)) is type(np.linalg.norm(x))
+    table = rng.standard_normal((6, 4))
+    for x in (table[:, 1], table[::2, 0], table, table[0].astype(np.float32), [3.0, 4.0]):
+        np.testing.assert_array_equal(fast_norm(x), np.linalg.norm(x))
+    np.testing.assert_array_equal(fast_norm(table, axis=1), np.linalg.norm(table, axis=1))
+    assert fast_norm(table[0], 1) == np.linalg.norm(table[0], 1)
