@@ -17,18 +17,18 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rl2_cells import CELLS, GRIDS, REQUIRED, RL2, Cell
 
 from adaptax.core.rng import named_generator
 from adaptax.envs.task import Suite
 from adaptax.experiment import bandit_players as bandits
 from adaptax.experiment import mdp_players as mdps
-from adaptax.experiment.build import load_run, make_algorithm, make_suite
+from adaptax.experiment.build import load_run, make_algorithm
 from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.sampling.sampler import Sampler
@@ -42,65 +42,6 @@ NUM_TUNING_TASKS = {"bandit": 4_000, "tabular-mdp": 500}
 
 Play = Callable[[np.random.Generator], np.ndarray]
 """From a generator to the worth [B] of what was chosen on each machine, see `worth`."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One column of a table, and how RL2 is trained for it."""
-
-    suite: str
-    settings: dict[str, int]
-    """Of the suite."""
-    algorithm: dict[str, Any] = field(default_factory=dict)
-    """Settings of rl2-ppo that differ from `RL2`."""
-    max_seconds: float = 1800.0
-    required: bool = True
-
-    def make_suite(self) -> Suite:
-        """The suite with all its held-out tasks."""
-        return make_suite(self.suite, **self.settings)
-
-
-def bandit_cell(num_arms: int, num_pulls: int, **others: Any) -> Cell:
-    settings = {"num_arms": num_arms, "num_pulls": num_pulls, "num_test_tasks": 10_000}
-    return Cell("bandit", settings, **others)
-
-
-def mdp_cell(num_episodes: int, **others: Any) -> Cell:
-    return Cell("tabular-mdp", {"num_episodes": num_episodes, "num_test_tasks": 1_000}, **others)
-
-
-RL2: dict[str, Any] = {}
-"""Settings of rl2-ppo in every cell."""
-CELLS = {
-    "bandit-5x10": bandit_cell(5, 10),
-    "bandit-10x10": bandit_cell(10, 10),
-    "bandit-5x100": bandit_cell(5, 100),
-    "bandit-10x100": bandit_cell(10, 100),
-    "bandit-50x100": bandit_cell(50, 100),
-    "bandit-5x500": bandit_cell(5, 500, required=False),
-    "bandit-10x500": bandit_cell(10, 500, required=False),
-    "bandit-50x500": bandit_cell(50, 500, required=False),
-    "mdp-10": mdp_cell(10),
-    "mdp-25": mdp_cell(25),
-    "mdp-50": mdp_cell(50),
-    "mdp-75": mdp_cell(75),
-}
-REQUIRED = [name for name, cell in CELLS.items() if cell.required]
-
-GRIDS: dict[str, dict[str, tuple[Any, tuple[float, ...]]]] = {
-    "bandit": {
-        "UCB1": (bandits.ucb1_player, (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)),
-        "epsilon-greedy": (bandits.epsilon_greedy_player, (0.003, 0.01, 0.03, 0.1, 0.2)),
-    },
-    "tabular-mdp": {
-        "optimistic PSRL": (mdps.optimistic_psrl_player, (2, 3, 5, 10, 20)),
-        "UCRL2": (mdps.ucrl2_player, (0.01, 0.03, 0.1, 0.2, 0.3)),
-        "BEB": (mdps.beb_player, (1, 3, 10, 20, 30, 50)),
-        "epsilon-greedy": (mdps.epsilon_greedy_player, (0.003, 0.01, 0.03, 0.1, 0.2)),
-    },
-}
-"""Players that have a constant: how they are made, and the values tried."""
 
 
 def play_of(cell: Cell, machines: Any) -> Callable[[Any], Play]:
@@ -207,7 +148,8 @@ def train(options: argparse.Namespace) -> None:
     """Train RL2 for one cell, or go on where its newest snapshot stands."""
     cell, run_dir = CELLS[options.cell], RUNS / options.cell
     if (run_dir / "config.json").exists():
-        trainer = load_run(run_dir)
+        longer = {} if options.max_seconds is None else {"max_seconds": options.max_seconds}
+        trainer = load_run(run_dir, **longer)
         trainer.resume()
     else:
         suite = cell.make_suite()
@@ -215,7 +157,7 @@ def train(options: argparse.Namespace) -> None:
         config = TrainerConfig(
             str(run_dir),
             seed=SEED,
-            max_seconds=cell.max_seconds,
+            max_seconds=options.max_seconds or cell.max_seconds,
             evaluation_interval=None,
             snapshot_interval=50,
         )
@@ -233,6 +175,8 @@ def agent(options: argparse.Namespace) -> None:
         players(argparse.Namespace(cells=[name]))
     others = np.load(totals_path(name))
     suite = cell.make_suite()
+    if trainer.suite.spec != suite.spec:
+        raise SystemExit(f"{trainer.run_dir} was not trained for {name}")
     tasks, episodes = suite.test.tasks, suite.spec.trial_episodes
     machines = machines_of(tasks, suite)
     rows: dict[str, Any] = {}
@@ -300,13 +244,14 @@ def table(options: argparse.Namespace) -> None:
     for cell in (CELLS["bandit-5x10"], CELLS["mdp-10"]):
         mark = f"<!-- {cell.suite} -->"
         before, _, after = text.split(mark)
-        text = f"{before}{mark}\n\n{markdown(recorded(cell)['cells'])}\n\n{mark}{after}"
+        cells = recorded(cell)["cells"]
+        text = "\n\n".join([before + mark, markdown(cells), tuned_markdown(cells), mark + after])
     PAGE.write_text(text)
 
 
 def markdown(cells: dict[str, Any]) -> str:
     """A row for each player, a column for each cell."""
-    heads = [name.partition("-")[2].replace("x", ", ") for name in cells]
+    heads = column_heads(cells)
     lines = ["| player | " + " | ".join(heads) + " |", "|---" * (1 + len(cells)) + "|"]
     names = list(next(iter(cells.values()))["players"])
     rows = {name: [cell["players"][name] for cell in cells.values()] for name in names}
@@ -316,6 +261,24 @@ def markdown(cells: dict[str, Any]) -> str:
         if any(entries):
             lines.append("| " + " | ".join([label, *map(figure, entries)]) + " |")
     return "\n".join(lines)
+
+
+def tuned_markdown(cells: dict[str, Any]) -> str:
+    """The constant of each player that has one, in each cell."""
+    heads = column_heads(cells)
+    lines = ["| constant | values tried | " + " | ".join(heads) + " |"]
+    lines.append("|---" * (2 + len(cells)) + "|")
+    tunings = [cell["tuning"] for cell in cells.values()]
+    for player in tunings[0]:
+        if player != "num_tasks":
+            tried = ", ".join(f"{value:g}" for value in tunings[0][player]["values"])
+            best = [f"{tuning[player]['best']:g}" for tuning in tunings]
+            lines.append("| " + " | ".join([player, tried, *best]) + " |")
+    return "\n".join(lines)
+
+
+def column_heads(cells: dict[str, Any]) -> list[str]:
+    return [name.partition("-")[2].replace("x", ", ") for name in cells]
 
 
 def figure(entry: dict[str, Any] | None) -> str:
@@ -346,7 +309,9 @@ def main() -> None:
         command = commands.add_parser(function.__name__)
         command.set_defaults(function=function)
         command.add_argument("cell", choices=CELLS)
-        if function is agent:
+        if function is train:
+            command.add_argument("--max-seconds", type=float, help="of training, by default 1800")
+        else:
             command.add_argument("run_dir", nargs="?", type=Path, help="by default train's")
     commands.add_parser("table").set_defaults(function=table)
     options = parser.parse_args()

@@ -201,7 +201,7 @@ def ucrl2_player(scale: float = 0.1, delta: float = 0.05) -> Player:
         distance = scale * np.sqrt(by_transition)
 
         def expected(value: np.ndarray) -> np.ndarray:
-            return _expected(optimistic_transition(mean.transition, distance, value), value)
+            return optimistic_expectation(mean.transition, distance, value)
 
         optimistic = mean.reward + scale * np.sqrt(by_reward)
         return _backward_induction(optimistic, belief.horizon, expected)[0]
@@ -209,24 +209,24 @@ def ucrl2_player(scale: float = 0.1, delta: float = 0.05) -> Player:
     return choose
 
 
-def optimistic_transition(
+def optimistic_expectation(
     transition: np.ndarray, distance: np.ndarray, value: np.ndarray
 ) -> np.ndarray:
-    """The distributions [B, S, A, S] of most expected value within an L1 distance [B, S, A].
+    """The most [B, S, A] that `value` [B, S] of the next state can be expected to be.
 
-    The best state gets up to half the distance more, the worst states give it (Jaksch et al.
-    2010, figure 2). `value` [B, S] is that of the next states.
+    Over distributions within an L1 `distance` [B, S, A] of `transition` [B, S, A, S]: the best
+    state gets half the distance, as far as it goes, and the worst states give it (Jaksch et al.
+    2010, figure 2). What the states up to the i-th worst give together is min(their mass, all
+    that is moved), and it gains the step from the i-th value to the next.
     """
-    worst_first = np.argsort(value, axis=-1)[:, None, None, :]
-    ordered = np.take_along_axis(transition, worst_first, axis=-1)
-    best = np.minimum(ordered[..., -1] + distance / 2, 1)
-    taken = best - ordered[..., -1]
-    # Each state gives what those before it could not.
-    given_before = np.cumsum(ordered[..., :-1], axis=-1) - ordered[..., :-1]
-    gives = np.clip(taken[..., None] - given_before, 0, ordered[..., :-1])
-    ordered = np.concatenate([ordered[..., :-1] - gives, best[..., None]], axis=-1)
-    original_order = np.argsort(worst_first, axis=-1)
-    return np.take_along_axis(ordered, original_order, axis=-1)
+    order = np.argsort(value, axis=-1)
+    lane = np.arange(len(value))[:, None]
+    ranked = np.moveaxis(transition, -1, 1)[lane, order]
+    moved = np.minimum(distance / 2, 1 - ranked[:, -1])
+    given = np.minimum(np.cumsum(ranked[:, :-1], axis=1), moved[:, None])
+    steps = np.diff(value[lane, order], axis=-1)
+    gain: np.ndarray = (given * steps[:, :, None, None]).sum(axis=1)
+    return _expected(transition, value) + gain
 
 
 def _backward_induction(
