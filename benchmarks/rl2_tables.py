@@ -244,7 +244,7 @@ def table(options: argparse.Namespace) -> None:
     for cell in (CELLS["bandit-5x10"], CELLS["mdp-10"]):
         mark = f"<!-- {cell.suite} -->"
         before, _, after = text.split(mark)
-        cells = recorded(cell)["cells"]
+        cells = {n: c for n, c in recorded(cell)["cells"].items() if "players" in c}
         text = "\n\n".join([before + mark, markdown(cells), tuned_markdown(cells), mark + after])
     PAGE.write_text(text)
 

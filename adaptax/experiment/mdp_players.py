@@ -132,7 +132,7 @@ def greedy_player(belief: Belief, rng: np.random.Generator) -> Policy:
     return plan(belief.mean)[0]
 
 
-def epsilon_greedy_player(epsilon: float = 0.1) -> Player:
+def epsilon_greedy_player(epsilon: float = 0.003) -> Player:
     """At each step any action with probability `epsilon`, else the optimum of posterior means."""
 
     def choose(belief: Belief, rng: np.random.Generator) -> Policy:
@@ -149,7 +149,7 @@ def psrl_player(belief: Belief, rng: np.random.Generator) -> Policy:
     return plan(belief.sample(rng))[0]
 
 
-def optimistic_psrl_player(num_samples: int = 2) -> Player:
+def optimistic_psrl_player(num_samples: int = 10) -> Player:
     """PSRL with the most valuable, from state 0, of several MDPs drawn from the posterior.
 
     The optimistic variant that Duan et al. 2016 compare with; one sample is PSRL itself.
@@ -182,7 +182,7 @@ def beb_player(beta: float = 10.0) -> Player:
     return choose
 
 
-def ucrl2_player(scale: float = 0.1, delta: float = 0.05) -> Player:
+def ucrl2_player(scale: float = 0.03, delta: float = 0.05) -> Player:
     """The optimum of the best MDP within confidence bounds (Jaksch et al. 2010, section 3).
 
     Bounds at time t, times `scale`: sqrt(7 ln(2 S A t / delta) / (2 n)) on mean rewards (eq. 3),
