@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -115,18 +114,13 @@ def tune(options: argparse.Namespace) -> None:
 def players(options: argparse.Namespace) -> None:
     """Every reference player's mean total reward, with an interval over machines."""
     for name in options.cells:
-        cell, totals, seconds = CELLS[name], {}, {}
+        cell, totals = CELLS[name], {}
         for player, play in plays(name).items():
-            started = time.perf_counter()
             totals[player] = play(named_generator(SEED, "rl2-tables", name, player))
-            seconds[player] = time.perf_counter() - started
             print(f"{name:14s} {player:20s} {totals[player].mean():8.2f}", flush=True)
         RUNS.mkdir(parents=True, exist_ok=True)
         np.savez(totals_path(name), **totals)
-        rows = {
-            player: {**summary(total), "seconds": round(seconds[player], 1)}
-            for player, total in totals.items()
-        }
+        rows = {player: summary(total) for player, total in totals.items()}
         record(cell, name, {"num_tasks": cell.settings["num_test_tasks"], "players": rows})
 
 
