@@ -48,6 +48,7 @@ docs: $(STAMP) ## The pages of docs/ that are generated from the code
 
 bench: $(STAMP) ## Speed, side by side
 	$(BIN)/python benchmarks/sampling.py
+	$(BIN)/python benchmarks/metaworld.py
 
 bench-peers: ## What benchmarks compare with, in .venv-peers
 	$(PYTHON) -m venv .venv-peers

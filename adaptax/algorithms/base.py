@@ -11,7 +11,7 @@ import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.errors import AdaptaxError, EnvironmentFault
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.functional.returns import episode_index, episode_sums
 from adaptax.sampling.actor import Actor
 from adaptax.sampling.sampler import Sampler
@@ -32,6 +32,10 @@ class Algorithm(ABC):
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
+        for name in ("meta_batch_size", "num_tasks"):
+            number = getattr(config, name, None)
+            if number is not None:  # rather now than after the first evaluation
+                check_task_count(number, spec.num_classes, name)
 
     @abstractmethod
     def init(self, key: jax.Array) -> PyTree:

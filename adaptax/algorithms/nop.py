@@ -19,13 +19,15 @@ class NOPConfig:
 
     step: bool = True
     """Whether to sample; without, an iteration does nothing at all."""
+    num_tasks: int | None = None
+    """Tasks drawn an iteration; by default one, or where there are classes one of each."""
     num_lanes: int = 16
-    """Environments run side by side."""
+    """Environments run side by side on each task."""
     num_episodes: int = 1
     """Episodes a lane in each iteration."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_lanes", "num_episodes")
+        check_positive(self, "num_tasks", "num_lanes", "num_episodes")
 
 
 class NOP(Algorithm):
@@ -43,7 +45,7 @@ class NOP(Algorithm):
         config = self.config
         if not config.step:
             return state, {}
-        tasks = sampler.sample_tasks(1)
+        tasks = sampler.sample_tasks(config.num_tasks or self.spec.num_classes)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         return state, return_metrics(rollout, config.num_episodes)
 

@@ -68,6 +68,10 @@ class EnvSpec:
     or only cuts what would go on (`truncated`)."""
     trial_episodes: int = 1
     """Episodes an agent has on a new task by the suite's usual protocol."""
+    test_episodes: int = 0
+    """Episodes in which an agent that has adapted is then tested, each from the same state."""
+    num_classes: int = 1
+    """Classes that the training tasks fall into; tasks are drawn in multiples of it."""
     has_success: bool = False
     """Whether steps report success; then every rollout has `extras["success"]`."""
     info_names: tuple[str, ...] = ()
@@ -78,3 +82,13 @@ class EnvSpec:
         check(self.action.size > 0, f"action size {self.action.size} is not > 0")
         check(self.horizon > 0, f"horizon {self.horizon} is not > 0")
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
+        check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
+        check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
+
+
+def check_task_count(n: int, num_classes: int, what: str = "the number of tasks") -> None:
+    """Raise a ConfigError unless n tasks are as many of each class."""
+    check(
+        n % num_classes == 0,
+        f"{what} must be a multiple of the suite's {num_classes} classes of tasks, not {n}",
+    )

@@ -164,6 +164,11 @@ class GymPool:
         """Play the running episodes again up to where `save` stood; `tasks` are of the P slots."""
         self._log.play(saved, self, tasks)
 
+    def simulation(self, slot: int) -> tuple[Any, Any]:
+        """MuJoCo's model and data of a slot, to draw it; of environments that have them."""
+        env: Any = self._envs[slot].unwrapped
+        return env.model, env.data
+
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:

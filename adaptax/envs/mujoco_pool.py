@@ -118,6 +118,14 @@ class MujocoPool:
         self._state[:] = saved["state"]
         self._num_steps[:], self._running[:] = saved["num_steps"], saved["running"]
 
+    def simulation(self, slot: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """MuJoCo's model and data of a slot, to draw it."""
+        model, data = self._models[slot], mujoco.MjData(self._models[slot])
+        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
+        mujoco.mj_setState(model, data, self._state[slot], kind)
+        mujoco.mj_forward(model, data)
+        return model, data
+
     def close(self) -> None:
         """End the threads and free the simulations."""
         self._rollout.close()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from adaptax.core.errors import check
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.envs.pool import Pool
 
 Params = Mapping[str, Any]
@@ -25,6 +25,12 @@ class Task:
     index: int
     params: Params
     """Numbers, strings and arrays only: always serialisable, never code."""
+
+    @property
+    def class_name(self) -> str | None:
+        """What kind of task it is, where it has a parameter `class`; figures come by it too."""
+        name = self.params.get("class")
+        return None if name is None else str(name)
 
     def plain(self) -> list[Any]:
         """Name, index and parameters as JSON values."""
@@ -77,6 +83,37 @@ def task_lists(
     return train_tasks, train_tasks if test is None else TaskList(f"{name}-test", test)
 
 
+class ClassTasks:
+    """Listed tasks of several classes: drawn class by class in a fixed order, as many of each.
+
+    The list goes through the classes too, the first task of each and then the second, so that
+    any part of it that is a multiple of the classes is balanced.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, Sequence[Params]]) -> None:
+        sizes = {len(of_class) for of_class in params.values()}
+        check(len(sizes) == 1, f"{name!r} must have as many tasks of each class, not {sizes}")
+        self.name, self.num_classes, (self.num_each,) = name, len(params), sizes
+        self.tasks: tuple[Task, ...] = tuple(
+            Task(f"{name}-{kind}-{i}", i * self.num_classes + c, {"class": kind, **of_class[i]})
+            for i in range(self.num_each)
+            for c, (kind, of_class) in enumerate(params.items())
+        )
+
+    def sample(
+        self, rng: np.random.Generator, n: int, *, replace: bool = False
+    ) -> tuple[Task, ...]:
+        """Draw n tasks, a multiple of the classes; within each as `TaskList` does."""
+        check_task_count(n, self.num_classes)
+        rounds, each = n // self.num_classes, TaskList(self.name, [{}] * self.num_each)
+        drawn = [each.sample(rng, rounds, replace=replace) for _ in range(self.num_classes)]
+        return tuple(
+            self.tasks[drawn[c][r].index * self.num_classes + c]
+            for r in range(rounds)
+            for c in range(self.num_classes)
+        )
+
+
 class TaskRange:
     """A distribution of tasks that cannot be listed: `draw(rng)` gives one task's parameters."""
 
@@ -103,6 +140,8 @@ class Suite:
     """Held out: never seen in training."""
     make_pool: Callable[[int], Pool]
     """`make_pool(num_slots)` makes a pool of so many environments."""
+    max_slots: int | None = None
+    """Environments that a pool should not exceed, where they take much memory."""
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
 

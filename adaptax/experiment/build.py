@@ -16,6 +16,9 @@ from adaptax.envs.task import Suite
 from adaptax.experiment.suites import find_suite
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
+PLACES = ("num_workers", "num_ray_actors")
+"""Settings of suites that say where their environments run; 0 is in this process."""
+
 
 def make_suite(name: str, **settings: Any) -> Suite:
     """The registered suite `name`; settings are the fields of its config."""
@@ -35,8 +38,10 @@ def with_config(make: Any, config: Any) -> Suite:
     return replace(suite, config=config)
 
 
-def load_run(run_dir: Path, **changes: Any) -> Trainer:
+def load_run(run_dir: Path, *, in_process: bool = False, **changes: Any) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
+
+    `in_process` has environments in this process, wherever the run has them.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
@@ -50,7 +55,10 @@ def load_run(run_dir: Path, **changes: Any) -> Trainer:
             "from Python, with Trainer(config, algorithm, suite).resume()"
         ) from None
     try:
-        suite = make_suite(**recorded["suite"])
+        settings = recorded["suite"]
+        if in_process:
+            settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
+        suite = make_suite(**settings)
         algorithm = make_algorithm(spec=suite.spec, **recorded["algorithm"])
         from_dict(TrainerConfig, recorded["trainer"], where="trainer")
     except ConfigError as error:

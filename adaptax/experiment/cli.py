@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import io
 import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import tyro
-from tyro.conf import Positional
+from typing import Any
 
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
-
-C = TypeVar("C")
-RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
+from adaptax.experiment.arguments import (
+    DoctorArgs,
+    EvaluateArgs,
+    ListArgs,
+    PlotArgs,
+    ResumeArgs,
+    VideoArgs,
+    full_flag,
+    one_line_warning,
+    parse,
+)
 
 USAGE = """usage: adaptax COMMAND ...
 
@@ -30,6 +32,7 @@ USAGE = """usage: adaptax COMMAND ...
   resume RUN_DIR                   go on exactly where the newest snapshot stands
   evaluate RUN_DIR                 held-out tasks: return per episode of adaptation
   plot RUN_DIR [RUN_DIR ...]       learning and adaptation curves
+  video RUN_DIR                    an episode before and one after adaptation, side by side
   doctor                           versions, cores, measured steps per second
 
 `adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings."""
@@ -41,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)
         return
-    warnings.showwarning = _one_line_warning
+    warnings.showwarning = one_line_warning
     try:
         if args[0] not in COMMANDS:
             raise unknown_name("command", args[0], COMMANDS)
@@ -56,58 +59,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             "adaptax: interrupted; `adaptax resume` goes on from the last snapshot", file=sys.stderr
         )
         sys.exit(130)
-
-
-@dataclass(frozen=True)
-class ListArgs:
-    """Algorithms and task suites, one line each."""
-
-    json: bool = False
-    """Machine-readable."""
-
-
-@dataclass(frozen=True)
-class ResumeArgs:
-    """Go on exactly where the newest snapshot stands."""
-
-    run_dir: RunDir
-    num_iterations: int | None = None
-    """Iterations in all, instead of the limits that the run had."""
-
-
-@dataclass(frozen=True)
-class EvaluateArgs:
-    """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
-
-    run_dir: RunDir
-    num_tasks: int | None = None
-    """Held-out tasks; this and what follows by default as in training."""
-    num_lanes: int | None = None
-    """Independent runs on each task, averaged: more make the intervals narrower."""
-    num_episodes: int | None = None
-    """Episodes in a row on each task."""
-    deterministic: bool = False
-    """Act by the mode of the policy."""
-    json: bool = False
-    """Machine-readable."""
-
-
-@dataclass(frozen=True)
-class PlotArgs:
-    """Learning curves and adaptation curves, means and 95 % intervals."""
-
-    run_dirs: Positional[tuple[str, ...]]
-    out: str | None = None
-    """File of the learning curve, the adaptation curve beside it; by default in the run's
-    directory, or here for several runs."""
-
-
-@dataclass(frozen=True)
-class DoctorArgs:
-    """Versions, cores, GL backend and measured steps per second."""
-
-    json: bool = False
-    """Machine-readable."""
 
 
 def list_command(args: list[str]) -> None:
@@ -164,7 +115,7 @@ def train_command(args: list[str]) -> None:
     )
     short = {f.name for f in fields(TrainerConfig)}
     options = parse(
-        settings, [_full(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
+        settings, [full_flag(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
     )
     suite = with_config(make, options.suite)
     trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
@@ -197,7 +148,8 @@ def evaluate_command(args: list[str]) -> None:
 
     recorded = read_config(Path(options.run_dir))["trainer"].get("evaluation", {})
     protocol = to_dict(from_dict(EvaluatorConfig, recorded, where="trainer.evaluation"))
-    asked = {name: getattr(options, name) for name in ("num_tasks", "num_lanes", "num_episodes")}
+    names = ("num_tasks", "num_lanes", "num_episodes", "num_test_episodes")
+    asked = {name: getattr(options, name) for name in names}
     protocol |= {name: value for name, value in asked.items() if value is not None}
     protocol["deterministic"] = protocol["deterministic"] or options.deterministic
     trainer = _load(options.run_dir, evaluation=protocol)
@@ -217,6 +169,7 @@ def plot_command(args: list[str]) -> None:
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
     from adaptax.experiment.plot import plot_adaptation, plot_learning
+    from adaptax.experiment.plot_classes import has_classes, plot_classes
 
     run_dirs = [Path(run_dir) for run_dir in options.run_dirs]
     folder = run_dirs[0] if len(run_dirs) == 1 else Path()
@@ -229,6 +182,24 @@ def plot_command(args: list[str]) -> None:
     if all((run_dir / "evaluations.jsonl").exists() for run_dir in run_dirs):
         plot_adaptation(run_dirs, adaptation)
         print(f"wrote {adaptation}")
+    if has_classes(run_dirs):
+        plot_classes(run_dirs, learning.with_stem("classes"))
+        print(f"wrote {learning.with_stem('classes')}")
+
+
+def video_command(args: list[str]) -> None:
+    """`adaptax video`."""
+    options = parse(VideoArgs, args, "adaptax video")
+    from adaptax.experiment.gl_backend import choose_gl_backend
+
+    choose_gl_backend()  # before anything imports MuJoCo
+    from adaptax.experiment.video import VideoConfig, film
+
+    run_dir = Path(options.run_dir)
+    out = run_dir / "video.gif" if options.out is None else Path(options.out)
+    settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
+    film(run_dir, out, VideoConfig(**settings))
+    print(f"wrote {out}")
 
 
 def doctor_command(args: list[str]) -> None:
@@ -251,61 +222,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "resume": resume_command,
     "evaluate": evaluate_command,
     "plot": plot_command,
+    "video": video_command,
     "doctor": doctor_command,
 }
-
-
-def parse(cls: type[C], args: list[str], prog: str) -> C:
-    """The dataclass `cls` from flags; raises a one-line ConfigError instead of tyro's box."""
-    box = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(box):
-            return tyro.cli(cls, args=args, prog=prog)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise ConfigError(_one_line(box.getvalue()) + f"; see {prog} --help") from None
-
-
-PHRASES = (
-    (r"^Error parsing ", ""),
-    (r"invalid literal for int\(\) with base 10: ", "expected an integer, not "),
-    (r"could not convert string to float: ", "expected a number, not "),
-    (
-        r"no type matching \S+ could be instantiated from \[(.*?)\]\..*(an integer|a number).*",
-        r"expected \2 or None, not \1",
-    ),
-    (r"^Missing from [\w ]+: (\S+).*", r"\1 is missing"),
-    (r"(\. Expected 1 values)?\.$", ""),
-)
-"""Tyro's words and ours."""
-
-
-def _one_line(box: str) -> str:
-    """The message of tyro's error box: its first paragraph, and the nearest flag if any.
-
-    Where the output is not UTF-8 the box has no frame, but its title and a rule come first.
-    """
-    lines = [line.strip("│ ") for line in box.splitlines()]
-    lines = [line for line in lines if line and line[0] not in "╭╰"]
-    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
-    if "╭" not in box:
-        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
-    message = " ".join(lines[: rules[0] if rules else None])
-    for theirs, ours in PHRASES:
-        message = re.sub(theirs, ours, message)
-    given = re.search(r"--[\w.-]+", message)
-    hints = [line.split()[0].strip(",") for line in lines if re.match(r"--\w", line)]
-    if given and message.startswith("Unrecognized") and hints:
-        nearest = difflib.get_close_matches(given[0], hints, n=1, cutoff=0.0)[0]
-        message += f"; did you mean {nearest}?"
-    return message or "wrong arguments"
-
-
-def _full(arg: str, short: set[str]) -> str:
-    """A flag of the trainer without its room, `--seed`, as tyro knows it, `--trainer.seed`."""
-    name = re.split("[=.]", arg.removeprefix("--").removeprefix("no-"))[0].replace("-", "_")
-    return f"--trainer.{arg[2:]}" if arg.startswith("--") and name in short else arg
 
 
 def _load(run_dir: str, **changes: Any) -> Any:
@@ -318,11 +237,6 @@ def _load(run_dir: str, **changes: Any) -> Any:
     if found:
         warnings.warn(f"{run_dir} may not continue bit for bit: {'; '.join(found)}", stacklevel=2)
     return trainer
-
-
-def _one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its warnings
-    print(f"adaptax: warning: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

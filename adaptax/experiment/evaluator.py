@@ -1,24 +1,23 @@
 """The evaluator: how well an agent does on tasks it has not seen, episode by episode.
 
-Rounds of one episode in every lane, with `adapt` after each; every lane runs the same number of
-episodes, so that early finishers count no more than others. An evaluation is a function of
-(algorithm, state, suite, seed): it has its own random streams and leaves training as it was.
+Rounds of one episode in every lane, with `adapt` after each, and then test episodes of what that
+has led to; every lane runs the same number, so that early finishers count no more than others.
+An evaluation is a function of (algorithm, state, suite, seed): it has its own random streams and
+leaves training as it was.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
+from adaptax.core.spec import check_task_count
 from adaptax.envs.task import Suite, Task
-from adaptax.experiment.statistics import bootstrap_interval
+from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.sampling.sampler import Sampler
 
 DEFAULT_NUM_TASKS = 20
@@ -35,50 +34,16 @@ class EvaluatorConfig:
     episodes of one gradient step. By default what the algorithm adapts with, 1 for most."""
     num_episodes: int | None = None
     """Episodes in a row on each task; by default what the suite's protocol says."""
+    num_test_episodes: int | None = None
+    """Episodes of the agent after those, each from where they left it; by default as many as the
+    suite's protocol says: none but for Meta-World."""
     deterministic: bool = False
     """Whether to act by the mode of the policy rather than draw from it."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_tasks", "num_lanes", "num_episodes")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns and success of K episodes in a row on each of M held-out tasks, mean over lanes."""
-
-    tasks: tuple[Task, ...]
-    returns: np.ndarray
-    """[M, K] undiscounted."""
-    success: np.ndarray | None
-    """[M, K] share of lanes with success at any step; None where the suite knows no success."""
-
-    def row(self) -> dict[str, Any]:
-        """What `evaluations.jsonl` and `evaluate --json` hold, 95 % intervals over tasks."""
-        gain = self.returns[:, -1] - self.returns[:, 0]
-        return {
-            "num_tasks": len(self.tasks),
-            "episodes": [
-                {"index": k + 1, **_summary("return", self.returns[:, k]), **self._success(k)}
-                for k in range(self.returns.shape[1])
-            ],
-            "gain": {"mean": float(gain.mean()), "ci": _interval(gain)},
-            "tasks": [self._task(i) for i in range(len(self.tasks))],
-        }
-
-    def _success(self, k: int) -> dict[str, Any]:
-        if self.success is None:
-            return {"success_mean": None, "success_ci": None}
-        return _summary("success", self.success[:, k])
-
-    def _task(self, i: int) -> dict[str, Any]:
-        name, _, params = self.tasks[i].plain()
-        success = None if self.success is None else self.success[i].tolist()
-        return {
-            "name": name,
-            "params": params,
-            "returns": self.returns[i].tolist(),
-            "success": success,
-        }
+        number = self.num_test_episodes
+        check(number is None or number >= 0, f"num_test_episodes must not be negative: {number}")
 
 
 class Evaluator:
@@ -87,6 +52,8 @@ class Evaluator:
     def __init__(self, config: EvaluatorConfig, suite: Suite, seed: int) -> None:
         self.config, self.suite = config, suite
         self.num_episodes = config.num_episodes or suite.spec.trial_episodes
+        asked = config.num_test_episodes
+        self.num_test_episodes = suite.spec.test_episodes if asked is None else asked
         listed = suite.test.tasks
         available = DEFAULT_NUM_TASKS if listed is None else len(listed)
         self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
@@ -95,29 +62,46 @@ class Evaluator:
             f"num_tasks {self.num_tasks} is more than the {available} held-out tasks "
             f"of {suite.name}",
         )
+        self._num_classes = 1 if listed is None else len({task.class_name for task in listed})
+        check_task_count(self.num_tasks, self._num_classes, "num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
     def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""
-        config, sampler = self.config, self._sampler
+        sampler = self._sampler
         _warn_beyond_training(algorithm, self.num_episodes)
-        num_lanes = config.num_lanes or algorithm.lanes_per_task
         sampler.restart()
         listed = self.suite.test.tasks
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
         tasks = tasks[: self.num_tasks]
+        limit = self.suite.max_slots
+        num_lanes = self.config.num_lanes or algorithm.lanes_per_task
+        size = len(tasks) if limit is None else limit // num_lanes
+        size = max(size - size % self._num_classes, self._num_classes)
+        groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
+        in_a_row, test = zip(*(self._run(algorithm, state, g) for g in groups), strict=True)
+        every = Episodes.joined([Episodes.of(rollouts) for rollouts in in_a_row])
+        tested = Episodes.joined([Episodes.of(rollouts) for rollouts in test]) if test[0] else None
+        available = None if listed is None else len(listed)
+        return Evaluation(tasks, every, tested, available)
+
+    def _run(
+        self, algorithm: Algorithm, state: PyTree, tasks: tuple[Task, ...]
+    ) -> tuple[list[Rollout], list[Rollout]]:
+        """The episodes in a row, and those of the test."""
+        config, sampler = self.config, self._sampler
+        num_lanes = config.num_lanes or algorithm.lanes_per_task
         actor = algorithm.actor(state, deterministic=config.deterministic)
         history: list[Rollout] = []
         for _ in range(self.num_episodes):
             if history:
                 actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
             history.append(sampler.episodes(actor, tasks, num_lanes, 1))
-        returns = [np.sum(np.asarray(r.reward, np.float64), axis=-1).mean(-1) for r in history]
-        success = None
-        if self.suite.spec.has_success:
-            reached = [np.asarray(r.extras["success"]).any(-1).mean(-1) for r in history]
-            success = np.stack(reached, axis=-1)
-        return Evaluation(tasks, np.stack(returns, axis=-1), success)
+        if self.num_test_episodes == 0:
+            return history, []
+        actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
+        test = [sampler.episodes(actor, tasks, num_lanes, 1) for _ in range(self.num_test_episodes)]
+        return history, test
 
     def close(self) -> None:
         """Free the pools."""
@@ -132,12 +116,3 @@ def _warn_beyond_training(algorithm: Algorithm, num_episodes: int) -> None:
             f"{algorithm.name} is trained on: how it does in the later ones is not what it learned",
             stacklevel=3,
         )
-
-
-def _summary(name: str, values: np.ndarray) -> dict[str, Any]:
-    return {f"{name}_mean": float(values.mean()), f"{name}_ci": _interval(values)}
-
-
-def _interval(values: np.ndarray) -> list[float]:
-    low, high = bootstrap_interval(values)
-    return [float(low), float(high)]

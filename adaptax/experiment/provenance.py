@@ -11,7 +11,10 @@ import jax
 
 from adaptax.envs.task import Suite
 
-PACKAGES = ("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "gymnasium", "cma")
+PACKAGES = (
+    *("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy"),
+    *("mujoco", "gymnasium", "metaworld", "cma"),
+)
 
 
 def provenance(suite: Suite) -> dict[str, Any]:

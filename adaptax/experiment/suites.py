@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Loaded = tuple[type[Any], Callable[[Any], "Suite"]]
 GYM_PREFIX = "gym:"
+ML1_PREFIX = "ml1-"
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,30 @@ def _pendulum() -> Loaded:
     return classic_control.PendulumConfig, classic_control.pendulum
 
 
+def _ml10() -> Loaded:
+    from adaptax.envs import metaworld
+
+    return metaworld.MetaWorldConfig, metaworld.ml10
+
+
+def _ml45() -> Loaded:
+    from adaptax.envs import metaworld
+
+    return metaworld.MetaWorldConfig, metaworld.ml45
+
+
+def _mt10() -> Loaded:
+    from adaptax.envs import metaworld
+
+    return metaworld.MetaWorldConfig, metaworld.mt10
+
+
+def _ml1(env_name: str) -> Loaded:
+    from adaptax.envs import metaworld
+
+    return metaworld.MetaWorldConfig, partial(metaworld.ml1, env_name)
+
+
 def _gym(env_id: str) -> Loaded:
     from adaptax.envs import gym_pool
 
@@ -209,6 +234,14 @@ SUITES = {
         SuiteEntry("cartpole", "Gymnasium's CartPole-v1, compiled", _cartpole),
         SuiteEntry("pendulum", "Gymnasium's Pendulum-v1, compiled", _pendulum),
         SuiteEntry(
+            f"{ML1_PREFIX}TASK",
+            "Meta-World ML1: one class, other goals, for example ml1-reach-v3",
+            partial(_ml1, "TASK"),
+        ),
+        SuiteEntry("ml10", "Meta-World ML10: 10 classes, tested on 5 others", _ml10),
+        SuiteEntry("ml45", "Meta-World ML45: 45 classes, tested on 5 others", _ml45),
+        SuiteEntry("mt10", "Meta-World MT10: 10 classes whose goals are seen", _mt10),
+        SuiteEntry(
             f"{GYM_PREFIX}ID",
             "any Gymnasium environment by its id, for example gym:CartPole-v1",
             partial(_gym, "ID"),
@@ -222,6 +255,9 @@ def find_suite(name: str) -> SuiteEntry:
     if name.startswith(GYM_PREFIX):
         env_id = name.removeprefix(GYM_PREFIX)
         return SuiteEntry(name, f"Gymnasium's {env_id}", partial(_gym, env_id))
+    if name.startswith(ML1_PREFIX):
+        task = name.removeprefix(ML1_PREFIX)
+        return SuiteEntry(name, f"Meta-World ML1 of {task}", partial(_ml1, task))
     if name not in SUITES:
         raise unknown_name("suite", name, SUITES)
     return SUITES[name]

@@ -21,7 +21,8 @@ from adaptax.core.memory import keep_freed_memory
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
-from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
+from adaptax.experiment.evaluation import Evaluation
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.logger import PROGRESS, Progress, RunLog, read_rows
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
@@ -176,6 +177,7 @@ class Trainer:
         except Exception:
             self._save_snapshot(before)  # what broke must not cost what was learned
             raise
+        metrics = {**metrics, **self._sampler.success.take()}
         metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
         self.iteration += 1
         self._seconds += time.perf_counter() - started

@@ -34,6 +34,8 @@ class Cursor:
     """The actor's, leading axes [M, N]."""
     episode: Any
     """[M * N] uint32: how many episodes each slot has ended."""
+    succeeded: Any
+    """[M, N] bool: where the unfinished episode had success."""
     t: int = 0
     """Steps since the start."""
 
@@ -61,6 +63,7 @@ class Cursor:
             "obs": np.asarray(self.obs),
             "carry": {str(i): np.asarray(x) for i, x in enumerate(jax.tree.leaves(self.carry))},
             "episode": np.asarray(self.episode),
+            "succeeded": np.asarray(self.succeeded),
             "t": self.t,
         }
 
@@ -76,6 +79,7 @@ class Cursor:
             obs=saved["obs"],
             carry=[carry[str(i)] for i in range(len(carry))],
             episode=saved["episode"],
+            succeeded=saved["succeeded"],
             t=int(saved["t"]),
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.errors import check
 from adaptax.core.rng import named_generator, named_key, stream_root
+from adaptax.core.spec import check_task_count
 from adaptax.envs.jax_pool import JaxPool
 from adaptax.envs.pool import Pool
 from adaptax.envs.ray_pool import RayPool
@@ -18,6 +19,7 @@ from adaptax.sampling.actor import Actor
 from adaptax.sampling.host_loop import Cursor, host_loop
 from adaptax.sampling.ray_loop import ray_loop
 from adaptax.sampling.scan_loop import scan_loop
+from adaptax.sampling.success import SuccessCount
 
 
 class Sampler:
@@ -35,6 +37,8 @@ class Sampler:
         """Environment steps so far."""
         self.num_episodes = 0
         """Episodes ended so far."""
+        self.success = SuccessCount()
+        """Of the episodes since it was last taken; empty where the suite knows no success."""
         self._num_calls = 0
         self._num_tasks = 0
         self._cursor: Cursor | None = None
@@ -42,6 +46,7 @@ class Sampler:
 
     def sample_tasks(self, n: int) -> tuple[Task, ...]:
         """The next n tasks; where they can be listed, each comes once before any repeats."""
+        check_task_count(n, self.spec.num_classes)
         first, self._num_tasks = self._num_tasks, self._num_tasks + n
         listed = self.tasks.tasks
         if listed is None:
@@ -132,6 +137,7 @@ class Sampler:
             obs=None,
             carry=actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1)),
             episode=np.zeros(len(slots), np.uint32),
+            succeeded=np.zeros(shape, bool),
         )
         seeds = cursor.seeds(slots, cursor.episode)
         cursor.obs = self._pool(len(slots)).reset(slots, seeds, cursor.slot_tasks())
@@ -150,6 +156,8 @@ class Sampler:
         ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
         self.num_steps += int(np.asarray(rollout.valid).sum())
         self.num_episodes += int(ended.sum())
+        if self.spec.has_success:
+            cursor.succeeded = self.success.add(rollout, cursor.tasks, cursor.succeeded)
         return rollout, cursor
 
     def _pool(self, num_slots: int) -> Pool:

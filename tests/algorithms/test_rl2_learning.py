@@ -9,8 +9,8 @@ import pytest
 
 from adaptax.algorithms import rl2
 from adaptax.envs.task import TaskList
+from adaptax.experiment.bandit_players import gittins_player, gittins_table, play
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.reference_players import gittins_player, gittins_table, play
 from adaptax.sampling.actor import RecurrentActor
 from adaptax.sampling.sampler import Sampler
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adaptax.core.errors import ConfigError
-from adaptax.envs.task import TaskList, TaskRange
+from adaptax.envs.task import ClassTasks, TaskList, TaskRange
 
 
 def listed(num: int) -> TaskList:
@@ -56,3 +56,46 @@ def test_a_range_draws_fresh_tasks_from_the_generator_only():
 def test_an_empty_list_is_refused():
     with pytest.raises(ConfigError, match="'none' is empty"):
         TaskList("none", [])
+
+
+def classes_of(tasks):
+    return [task.class_name for task in tasks]
+
+
+CLASSES = ClassTasks("toy", {"b": [{"x": i} for i in range(3)], "a": [{"x": i} for i in range(3)]})
+
+
+def test_a_list_of_classes_is_balanced_from_its_start():
+    assert classes_of(CLASSES.tasks) == ["b", "a"] * 3
+    assert [task.params["x"] for task in CLASSES.tasks] == [0, 0, 1, 1, 2, 2]
+    assert [task.index for task in CLASSES.tasks] == list(range(6))
+    assert [task.name for task in CLASSES.tasks[:2]] == ["toy-b-0", "toy-a-0"]
+
+
+def test_classes_are_drawn_in_their_order_and_each_task_once_a_round():
+    drawn = CLASSES.sample(np.random.default_rng(0), 12)
+    assert classes_of(drawn) == ["b", "a"] * 6
+    for half in (drawn[:6], drawn[6:]):
+        assert {task.name for task in half} == {task.name for task in CLASSES.tasks}
+    draws = [CLASSES.sample(np.random.default_rng(seed), 6) for seed in range(9)]
+    orders = {tuple(task.index for task in draw) for draw in draws}
+    assert len(orders) > 1
+
+
+def test_with_replacement_every_class_comes_as_often():
+    drawn = CLASSES.sample(np.random.default_rng(0), 40, replace=True)
+    assert classes_of(drawn) == ["b", "a"] * 20
+
+
+def test_a_number_that_leaves_a_class_out_is_refused():
+    with pytest.raises(ValueError, match="a multiple of the suite's 2 classes of tasks, not 3"):
+        CLASSES.sample(np.random.default_rng(0), 3)
+
+
+def test_classes_must_have_as_many_tasks_each():
+    with pytest.raises(ConfigError, match="must have as many tasks of each class"):
+        ClassTasks("toy", {"a": [{}], "b": [{}, {}]})
+
+
+def test_tasks_without_a_class_have_none():
+    assert TaskList("toy", [{"x": 1}]).tasks[0].class_name is None

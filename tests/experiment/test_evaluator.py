@@ -13,7 +13,8 @@ from adaptax.algorithms.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task, TaskRange
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.evaluator import Evaluation, Evaluator, EvaluatorConfig
+from adaptax.experiment.evaluation import Episodes, Evaluation
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.sampling.actor import Memoryless
 from adaptax.sampling.sampler import Sampler
 
@@ -151,7 +152,7 @@ def test_adaptation_shows_in_the_returns_by_episode():
 
 def evaluation_of(returns, success=None):
     tasks = tuple(Task(f"t-{i}", i, {"x": float(i)}) for i in range(len(returns)))
-    return Evaluation(tasks, np.array(returns), success)
+    return Evaluation(tasks, Episodes(np.array(returns), success))
 
 
 def test_the_gain_is_paired_by_task():
@@ -176,6 +177,7 @@ def test_a_row_has_every_task_and_episode():
         "params": {"x": 1.0},
         "returns": [3.0, 5.0],
         "success": [0.5, 1.0],
+        "final_success": None,
     }
 
 

@@ -13,10 +13,12 @@ from toys import flags, point_suite, small_agent, suite_flags
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
 from adaptax.experiment import cli
-from adaptax.experiment.suites import GYM_PREFIX, SUITES, find_suite
+from adaptax.experiment.suites import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
 from adaptax.experiment.trainer import TrainerConfig
 
-SUITE_NAMES = [name for name in SUITES if not name.startswith(GYM_PREFIX)] + ["gym:CartPole-v1"]
+PREFIXES = (GYM_PREFIX, ML1_PREFIX)
+SUITE_NAMES = [name for name in SUITES if not name.startswith(PREFIXES)]
+SUITE_NAMES += ["gym:CartPole-v1", "ml1-reach-v3"]
 
 
 def other_values(hint: Any, value: Any) -> Iterator[Any]:

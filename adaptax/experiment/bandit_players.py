@@ -1,7 +1,14 @@
 """Players of Bernoulli bandits that know the prior: what a learned bandit player is compared with.
 
 The arms' means are independent and uniform on [0, 1], so that after s successes and f failures
-an arm's mean has the posterior Beta(1 + s, 1 + f) with expectation (1 + s) / (2 + s + f).
+an arm's mean has the posterior Beta(1 + s, 1 + f) with expectation (1 + s) / (2 + s + f). Every
+player but the random one starts from that prior, which is to have seen one success and one
+failure of each arm (Duan et al. 2016, arXiv 1611.02779, section 3.1). Of equal arms, players that
+draw no lots take the first: arms are independent, so that their order means nothing.
+
+The constants of `ucb1_player` and `epsilon_greedy_player` are tuned, as in the paper: the defaults
+are the best on 10 arms and 100 pulls of a grid played on machines of their own, and
+`benchmarks/rl2_tables.py tune` repeats it for every size.
 """
 
 from __future__ import annotations
@@ -15,7 +22,11 @@ Player = Callable[[np.ndarray, np.ndarray, int, np.random.Generator], np.ndarray
 
 
 def play(player: Player, means: np.ndarray, num_pulls: int, rng: np.random.Generator) -> np.ndarray:
-    """Total rewards [B] of `num_pulls` pulls on each of B machines with arms' means [B, k]."""
+    """What `num_pulls` pulls on each of B machines with arms' means [B, k] were worth, [B].
+
+    That is the sum of the means of the arms pulled, of which the expectation is that of the
+    rewards paid, with less noise.
+    """
     wins, losses = np.zeros(means.shape, np.int64), np.zeros(means.shape, np.int64)
     machine = np.arange(len(means))
     for remaining in range(num_pulls, 0, -1):
@@ -23,8 +34,8 @@ def play(player: Player, means: np.ndarray, num_pulls: int, rng: np.random.Gener
         won = rng.random(len(means)) < means[machine, arm]
         wins[machine, arm] += won
         losses[machine, arm] += ~won
-    total: np.ndarray = wins.sum(axis=1)
-    return total
+    worth: np.ndarray = ((wins + losses) * means).sum(axis=1)
+    return worth
 
 
 def random_player(
@@ -39,6 +50,54 @@ def thompson_player(
 ) -> np.ndarray:
     """The best arm of a draw from the posterior (Thompson 1933)."""
     return _best(rng.beta(1 + wins, 1 + losses))
+
+
+def optimistic_thompson_player(
+    wins: np.ndarray, losses: np.ndarray, remaining: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Thompson's, but no draw counts less than its expectation (May et al. 2012, algorithm OBS).
+
+    "Optimistic Bayesian sampling in contextual-bandit problems", JMLR 13.
+    """
+    return _best(np.maximum(rng.beta(1 + wins, 1 + losses), _mean(wins, losses)))
+
+
+def greedy_player(
+    wins: np.ndarray, losses: np.ndarray, remaining: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The arm of the highest posterior mean."""
+    return _best(_mean(wins, losses))
+
+
+def epsilon_greedy_player(epsilon: float = 0.003) -> Player:
+    """Any arm with probability `epsilon`, else the arm of the highest posterior mean."""
+
+    def choose(
+        wins: np.ndarray, losses: np.ndarray, remaining: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        explores = rng.random(len(wins)) < epsilon
+        anything = random_player(wins, losses, remaining, rng)
+        return np.where(explores, anything, _best(_mean(wins, losses)))
+
+    return choose
+
+
+def ucb1_player(constant: float = 0.2) -> Player:
+    """The arm of the highest mean + c sqrt(2 ln t / T) at pull t = 1, 2, ... (Auer et al. 2002).
+
+    "Finite-time analysis of the multiarmed bandit problem", Machine Learning 47, figure 1, where
+    c is 1, with the mean and the number of pulls T counted from one success and one failure.
+    """
+
+    def choose(
+        wins: np.ndarray, losses: np.ndarray, remaining: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        pulls = wins + losses
+        time = 1 + pulls.sum(axis=1, keepdims=True)
+        bonus = constant * np.sqrt(2 * np.log(time) / (2 + pulls))
+        return _best(_mean(wins, losses) + bonus)
+
+    return choose
 
 
 def gittins_player(table: list[np.ndarray]) -> Player:
@@ -65,7 +124,7 @@ def gittins_table(num_pulls: int, grid_size: int = 1024) -> list[np.ndarray]:
     index = [np.zeros((n, n)) for n in range(num_pulls, 0, -1)]
     last_gain = [np.ones_like(x) for x in index]
     wins, losses = np.ogrid[: num_pulls + 1, : num_pulls + 1]
-    mean = (1 + wins) / (2 + wins + losses)
+    mean = _mean(wins, losses)
     step = 1.0 / grid_size
     for reward in np.arange(grid_size + 1) * step:
         value = np.zeros_like(mean)
@@ -83,6 +142,11 @@ def _gain(mean: np.ndarray, value: np.ndarray, reward: float) -> np.ndarray:
     """Gain [n, n] from pulling once at a cost of `reward` and going on with `value` [n+1, n+1]."""
     expected: np.ndarray = mean * (1 + value[1:, :-1]) + (1 - mean) * value[:-1, 1:]
     return expected - reward
+
+
+def _mean(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    mean: np.ndarray = (1 + wins) / (2 + wins + losses)
+    return mean
 
 
 def _best(score: np.ndarray) -> np.ndarray:

@@ -4,12 +4,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adaptax.experiment.reference_players import (
+from adaptax.experiment.bandit_players import (
+    epsilon_greedy_player,
     gittins_player,
     gittins_table,
+    greedy_player,
+    optimistic_thompson_player,
     play,
     random_player,
     thompson_player,
+    ucb1_player,
 )
 
 Counts = tuple[int, ...]
@@ -164,3 +168,90 @@ def test_a_certain_machine_pays_every_pull():
     means = np.ones((2, 3))
     total = play(random_player, means, 10, np.random.default_rng(0))
     assert total.tolist() == [10, 10]
+
+
+def choices(player, wins: list[list[int]], losses: list[list[int]]) -> list[int]:
+    rng = np.random.default_rng(0)
+    return player(np.array(wins), np.array(losses), 1, rng).tolist()
+
+
+def test_greedy_player_takes_the_highest_posterior_mean():
+    # Means 3/5 and 2/3, then 1/3 and 1/2: the share of wins alone would be 2/3, 1 and 0, 0/0.
+    assert choices(greedy_player, [[2, 1], [0, 0]], [[1, 0], [1, 0]]) == [1, 1]
+
+
+def test_greedy_player_leaves_an_arm_only_below_a_half():
+    assert choices(greedy_player, [[3, 0], [3, 0]], [[3, 0], [4, 0]]) == [0, 1]
+
+
+def test_ucb1_indices_by_hand():
+    # After 3 + 1 pulls t is 5; bonus c sqrt(2 ln 5 / T) with T = 5 and 3: 0.8023 c and 1.0358 c.
+    # Means 3/5 and 1/3, so that the second arm leads from c = 0.26667 / 0.23350 = 1.1421 on.
+    state = [[2, 0]], [[1, 1]]
+    assert choices(ucb1_player(1.13), *state) == [0]
+    assert choices(ucb1_player(1.15), *state) == [1]
+
+
+def test_ucb1_has_no_bonus_at_the_first_pull():
+    assert choices(ucb1_player(1e6), [[0, 0]], [[0, 0]]) == [0]
+
+
+def test_ucb1_without_its_bonus_is_greedy():
+    rng = np.random.default_rng(0)
+    wins, losses = rng.integers(5, size=(2, 200, 4)).tolist()
+    assert choices(ucb1_player(0.0), wins, losses) == choices(greedy_player, wins, losses)
+
+
+def test_epsilon_greedy_takes_any_arm_so_often():
+    fresh = np.zeros((40_000, 4), np.int64)
+    arms = epsilon_greedy_player(0.2)(fresh, fresh, 1, np.random.default_rng(0))
+    share = np.bincount(arms, minlength=4) / len(arms)
+    assert share == pytest.approx([0.85, 0.05, 0.05, 0.05], abs=4 * 0.0018)
+
+
+def test_epsilon_greedy_without_epsilon_is_greedy():
+    rng = np.random.default_rng(0)
+    wins, losses = rng.integers(5, size=(2, 200, 4)).tolist()
+    assert choices(epsilon_greedy_player(0.0), wins, losses) == choices(greedy_player, wins, losses)
+
+
+def test_thompson_player_takes_an_arm_as_often_as_it_is_the_best():
+    # Beta(2, 1) against Beta(1, 1): P(x > y) = E[x] = 2/3.
+    wins = np.tile([1, 0], (40_000, 1))
+    arms = thompson_player(wins, 0 * wins, 1, np.random.default_rng(0))
+    assert np.mean(arms == 0) == pytest.approx(2 / 3, abs=4 * 0.0024)
+
+
+def test_optimistic_thompson_player_never_draws_below_the_mean():
+    # x ~ Beta(2, 1) with mean 2/3, y uniform with mean 1/2. The second arm wins where
+    # y > max(x, 2/3): with F(x) = x^2 that is (2/3)^2 / 3 + integral of (1 - x) 2 x over
+    # [2/3, 1] = 4/27 + 7/81 = 19/81.
+    wins = np.tile([1, 0], (40_000, 1))
+    arms = optimistic_thompson_player(wins, 0 * wins, 1, np.random.default_rng(0))
+    assert np.mean(arms == 1) == pytest.approx(19 / 81, abs=4 * 0.0021)
+
+
+def exact_value(player, num_arms: int, num_pulls: int) -> float:
+    """The expected total reward of a player that draws no lots, by recursion."""
+
+    @functools.cache
+    def value(wins: Counts, losses: Counts) -> float:
+        if sum(wins) + sum(losses) == num_pulls:
+            return 0.0
+        (arm,) = choices(player, [list(wins)], [list(losses)])
+        return after_pull(value, wins, losses, arm)
+
+    return value((0,) * num_arms, (0,) * num_arms)
+
+
+@pytest.mark.parametrize("player", [greedy_player, ucb1_player(0.2)], ids=["greedy", "ucb1"])
+def test_played_worth_equals_the_exact_value_of_each_player(player):
+    expected = exact_value(player, 2, 6)
+    assert mean_reward(player, 2, 6) == pytest.approx(expected, abs=4 * 0.016)
+    assert expected <= bayes_optimum(2, 6)
+
+
+def test_worth_is_the_sum_of_the_pulled_arms_means():
+    means = np.array([[0.25, 0.75]])
+    second = lambda wins, losses, remaining, rng: np.ones(len(wins), int)  # noqa: E731
+    assert play(second, means, 4, np.random.default_rng(0)).tolist() == [3.0]

@@ -1,0 +1,181 @@
+"""What an evaluation found: figures by task and episode, and the row that the log keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.batch import Rollout
+from adaptax.envs.task import Task
+from adaptax.experiment.packaged_protocol import packaged_success
+from adaptax.experiment.statistics import bootstrap_interval, stratified_bootstrap_interval
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """K episodes on each of M tasks, mean over lanes."""
+
+    returns: np.ndarray
+    """[M, K] undiscounted."""
+    success: np.ndarray | None = None
+    """[M, K] share of lanes with success at any step; None where the suite knows no success."""
+    final_success: np.ndarray | None = None
+    """[M, K] share of lanes with success at the last step."""
+    first_lane_success: np.ndarray | None = None
+    """[M, K] whether the first lane had success at any step."""
+    first_lane_steps: np.ndarray | None = None
+    """[M, K] its steps up to the first success or, without, to the end."""
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout]) -> Episodes:
+        """K rollouts of M tasks, an episode in each lane."""
+        returns = [np.sum(np.asarray(r.reward, np.float64), axis=-1).mean(-1) for r in rollouts]
+        stacked = np.stack(returns, axis=-1)
+        if "success" not in rollouts[0].extras:
+            return cls(stacked)
+        found = [_success(np.asarray(r.extras["success"]), np.asarray(r.valid)) for r in rollouts]
+        return cls(stacked, *(np.stack(figures, axis=-1) for figures in zip(*found, strict=True)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Episodes]) -> Episodes:
+        """The same episodes of several groups of tasks as of all of them."""
+
+        def join(*arrays: np.ndarray | None) -> Any:
+            known = [x for x in arrays if x is not None]
+            return np.concatenate(known) if known else None
+
+        return cls(*map(join, *(vars(part).values() for part in parts)))
+
+    def of_tasks(self, rows: list[int]) -> Episodes:
+        """The episodes of some of the tasks."""
+        chosen: Any = (None if x is None else x[rows] for x in vars(self).values())
+        return Episodes(*chosen)
+
+    def columns(self) -> dict[str, np.ndarray | None]:
+        """What is reported, each [M, K], by name."""
+        return {
+            "return": self.returns,
+            "success": self.success,
+            "final_success": self.final_success,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """K episodes in a row on each of M held-out tasks, and what came after them."""
+
+    tasks: tuple[Task, ...]
+    episodes: Episodes
+    test: Episodes | None = None
+    """Of the agent after those K, each from where they left it."""
+    num_available: int | None = None
+    """Held-out tasks that there are; None if they cannot be listed."""
+
+    @property
+    def returns(self) -> np.ndarray:
+        """[M, K] of the episodes in a row."""
+        return self.episodes.returns
+
+    @property
+    def success(self) -> np.ndarray | None:
+        """[M, K] of the episodes in a row."""
+        return self.episodes.success
+
+    def row(self) -> dict[str, Any]:
+        """What `evaluations.jsonl` and `evaluate --json` hold, 95 % intervals over tasks."""
+        row: dict[str, Any] = {
+            "num_tasks": len(self.tasks),
+            "num_available": self.num_available,
+            **self._figures(),
+        }
+        names = list(dict.fromkeys(self.classes))
+        if names:
+            row["classes"] = {name: self._of_class(name)._figures() for name in names}
+        if names and self.test is not None and self.test.success is not None:
+            row["packaged_protocol"] = self._packaged()
+        return {**row, "tasks": [self._task(i) for i in range(len(self.tasks))]}
+
+    @property
+    def classes(self) -> list[str]:
+        """The class of each task; empty where tasks have none."""
+        names = [task.class_name for task in self.tasks]
+        return [name for name in names if name is not None]
+
+    def _figures(self) -> dict[str, Any]:
+        """Of all tasks together: each of the episodes in a row, the gain by them, and the test."""
+        num_episodes = self.returns.shape[1]
+        gain = self.returns[:, -1] - self.returns[:, 0]
+        figures: dict[str, Any] = {
+            "episodes": [
+                {"index": k + 1, **self._means(self.episodes, slice(k, k + 1))}
+                for k in range(num_episodes)
+            ],
+            "gain": {"mean": float(gain.mean()), "ci": self._interval(gain)},
+        }
+        if self.test is not None:
+            number = self.test.returns.shape[1]
+            figures["test"] = {"num_episodes": number, **self._means(self.test, slice(number))}
+        return figures
+
+    def _means(self, episodes: Episodes, which: slice) -> dict[str, Any]:
+        """Means over some of the episodes and all tasks, with intervals over tasks."""
+        means: dict[str, Any] = {}
+        for name, values in episodes.columns().items():
+            known = None if values is None else values[:, which].mean(-1)
+            means[f"{name}_mean"] = None if known is None else float(known.mean())
+            means[f"{name}_ci"] = None if known is None else self._interval(known)
+        return means
+
+    def _interval(self, values: np.ndarray) -> list[float]:
+        """Of the mean of values [M] over tasks; where they have classes, over goals within each."""
+        classes = np.array(self.classes)
+        if len(classes) == 0:
+            low, high = bootstrap_interval(values)
+        else:
+            columns = [values[classes == name] for name in dict.fromkeys(self.classes)]
+            low, high = stratified_bootstrap_interval(np.stack(columns, axis=-1), "mean")
+        return [float(low), float(high)]
+
+    def _of_class(self, name: str) -> Evaluation:
+        rows = [i for i, task in enumerate(self.tasks) if task.class_name == name]
+        test = None if self.test is None else self.test.of_tasks(rows)
+        return Evaluation(tuple(self.tasks[i] for i in rows), self.episodes.of_tasks(rows), test)
+
+    def _packaged(self) -> dict[str, Any]:
+        test = self.test
+        assert test is not None
+        solved, steps = test.first_lane_success, test.first_lane_steps
+        assert solved is not None and steps is not None
+        by_class = packaged_success(self.classes, solved, steps)
+        return {
+            "about": "as metaworld.evaluation counts; biased, for comparison only",
+            "success_mean": float(np.mean(list(by_class.values()))),
+            "classes": by_class,
+        }
+
+    def _task(self, i: int) -> dict[str, Any]:
+        name, _, params = self.tasks[i].plain()
+        about = {"name": name, "params": params, **_lists(self.episodes, i)}
+        return about if self.test is None else {**about, "test": _lists(self.test, i)}
+
+
+def _lists(episodes: Episodes, i: int) -> dict[str, Any]:
+    """Task i's figures, each a list over episodes."""
+    columns = {
+        "returns": episodes.returns,
+        "success": episodes.success,
+        "final_success": episodes.final_success,
+    }
+    return {name: None if x is None else x[i].tolist() for name, x in columns.items()}
+
+
+def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What `Episodes` has of success, each [M], of an episode in each lane [M, N, T]."""
+    success, length = np.asarray(success & valid), valid.sum(-1)
+    last = np.take_along_axis(success, length[..., None] - 1, axis=-1)[..., 0]
+    reached = np.any(success, axis=-1)
+    steps = np.where(reached, success.argmax(-1) + 1, length)
+    return reached.mean(-1), last.mean(-1), reached[:, 0], steps[:, 0]

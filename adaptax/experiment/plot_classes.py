@@ -1,0 +1,98 @@
+"""Success by class of task: in training, and on held-out tasks after adaptation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adaptax.core.errors import AdaptaxError
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.plot import COLOURS, SMOOTHING
+from adaptax.experiment.statistics import student_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PREFIX = "train/success/"
+Bar = tuple[float, float, float]
+"""A share with the interval from low to high."""
+
+
+def has_classes(run_dirs: Sequence[Path]) -> bool:
+    """Whether every run's last evaluation tells success by class."""
+    return all(_last_with_classes(run_dir) is not None for run_dir in run_dirs)
+
+
+def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
+    """Success of each class, written to `out` (PNG, PDF, SVG by its name).
+
+    Training: any success in an episode, mean of the last 5 % of iterations. Held out: the test
+    episodes of the last evaluation. Of one run the intervals are over goals, of three and more
+    over runs (Student's), of two their range.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [_last_with_classes(run_dir) for run_dir in run_dirs]
+    if not rows or None in rows:
+        raise AdaptaxError(f"no success by class to plot: {EVALUATIONS} of a run tells none")
+    training = _joined([_training(run_dir) for run_dir in run_dirs])
+    held_out = _joined([_held_out(row) for row in rows if row is not None])
+    height = 1.6 + 0.22 * (len(training) + len(held_out))  # inches
+    figure = Figure(figsize=(7.0, height), dpi=150, layout="constrained")
+    ratios = [len(training) + 1, len(held_out) + 1]
+    upper, lower = figure.subplots(2, 1, height_ratios=ratios, sharex=True)
+    _draw(upper, training, "training classes, end of training", COLOURS[1])
+    _draw(lower, held_out, "held-out tasks, after adaptation", COLOURS[0])
+    lower.set_xlabel("share of episodes with success at any step")
+    lower.set_xlim(0.0, 1.0)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out)
+    return figure
+
+
+def _last_with_classes(run_dir: Path) -> Row | None:
+    rows = read_rows(run_dir / EVALUATIONS)
+    return rows[-1] if rows and rows[-1].get("classes") else None
+
+
+def _training(run_dir: Path) -> dict[str, Bar]:
+    """Of one run, without an interval: its goals are not told apart in the log."""
+    rows = read_rows(run_dir / PROGRESS)
+    rows = rows[-max(1, round(SMOOTHING * len(rows))) :]
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith(PREFIX))
+    means = {name: float(np.mean([r[name] for r in rows if name in r])) for name in names}
+    return {name.removeprefix(PREFIX): (mean, mean, mean) for name, mean in means.items()}
+
+
+def _held_out(row: Row) -> dict[str, Bar]:
+    bars = {}
+    for name, figures in row["classes"].items():
+        last = figures.get("test", figures["episodes"][-1])
+        bars[name] = (last["success_mean"], *last["success_ci"])
+    return bars
+
+
+def _joined(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
+    """Means over runs with intervals over them; a single run as it is."""
+    if len(runs) == 1:
+        return runs[0]
+    bars = {}
+    for name in runs[0]:
+        shares = np.array([run[name][0] for run in runs])
+        low, high = student_interval(shares) if len(runs) > 2 else (shares.min(), shares.max())
+        bars[name] = (float(shares.mean()), float(low), float(high))
+    return bars
+
+
+def _draw(axes: Axes, bars: dict[str, Bar], title: str, colour: str) -> None:
+    names = list(bars)[::-1]
+    mean, low, high = np.array([bars[name] for name in names]).reshape(-1, 3).T
+    reach = np.clip(np.stack([mean - low, high - mean]), 0.0, None)
+    axes.barh(names, mean, color=colour, xerr=reach, ecolor="#444444", height=0.7)
+    axes.set_title(title, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

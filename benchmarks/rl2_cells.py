@@ -1,0 +1,83 @@
+"""The cells of the RL2 paper's tables: their suites, how RL2 is trained, constants to be tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from adaptax.envs.task import Suite
+from adaptax.experiment import bandit_players as bandits
+from adaptax.experiment import mdp_players as mdps
+from adaptax.experiment.build import make_suite
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One column of a table, and how RL2 is trained for it."""
+
+    suite: str
+    settings: dict[str, int]
+    """Of the suite."""
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    """Settings of rl2-ppo beside those of `RL2`."""
+    max_seconds: float = 1800.0
+    """Of training."""
+    required: bool = True
+    """Whether commands without a cell mean this one too."""
+
+    def make_suite(self) -> Suite:
+        """The suite with all its held-out tasks."""
+        return make_suite(self.suite, **self.settings)
+
+
+def bandit_cell(num_arms: int, num_pulls: int, **others: Any) -> Cell:
+    settings = {"num_arms": num_arms, "num_pulls": num_pulls, "num_test_tasks": 10_000}
+    return Cell("bandit", settings, {"reward_scale": 2 / num_pulls}, **others)
+
+
+def mdp_cell(num_episodes: int, **others: Any) -> Cell:
+    settings = {"num_episodes": num_episodes, "num_test_tasks": 1_000}
+    return Cell("tabular-mdp", settings, {"reward_scale": 0.1 / num_episodes}, **others)
+
+
+RL2: dict[str, Any] = {
+    "meta_batch_size": 512,
+    "embedding_size": 32,
+    "hidden_size": 64,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "lr": 2e-3,
+    # A trial ends by itself, and all of its rewards count alike.
+    "discount": 1.0,
+    "gae_lambda": 0.95,
+}
+"""Settings of rl2-ppo in every cell; the cell's own keep value targets between 1 and 2."""
+CELLS = {
+    "bandit-5x10": bandit_cell(5, 10),
+    "bandit-10x10": bandit_cell(10, 10),
+    "bandit-5x100": bandit_cell(5, 100),
+    "bandit-10x100": bandit_cell(10, 100),
+    "bandit-50x100": bandit_cell(50, 100),
+    "bandit-5x500": bandit_cell(5, 500, required=False),
+    "bandit-10x500": bandit_cell(10, 500, required=False),
+    "bandit-50x500": bandit_cell(50, 500, required=False),
+    "mdp-10": mdp_cell(10),
+    "mdp-25": mdp_cell(25),
+    "mdp-50": mdp_cell(50),
+    "mdp-75": mdp_cell(75),
+}
+REQUIRED = [name for name, cell in CELLS.items() if cell.required]
+
+GRIDS: dict[str, dict[str, tuple[Any, tuple[float, ...]]]] = {
+    "bandit": {
+        "UCB1": (bandits.ucb1_player, (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)),
+        "epsilon-greedy": (bandits.epsilon_greedy_player, (0.003, 0.01, 0.03, 0.1, 0.2)),
+    },
+    "tabular-mdp": {
+        "optimistic PSRL": (mdps.optimistic_psrl_player, (2, 3, 5, 10)),
+        "UCRL2": (mdps.ucrl2_player, (0.01, 0.03, 0.1, 0.3)),
+        "BEB": (mdps.beb_player, (1, 3, 10, 20, 30, 50)),
+        "epsilon-greedy": (mdps.epsilon_greedy_player, (0.003, 0.01, 0.03, 0.1, 0.2)),
+    },
+}
+"""Players that have a constant: how they are made, and the values tried."""

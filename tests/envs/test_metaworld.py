@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from metaworld.env_dict import ML10_V3
+
+from adaptax.core.errors import ConfigError
+from adaptax.envs.metaworld import _check_disjoint
+from adaptax.envs.metaworld_env import MetaWorldEnv
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.suites import find_suite
+from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.sampler import Sampler
+
+HORIZON = 12
+
+
+@pytest.fixture(scope="module")
+def ml1():
+    return make_suite("ml1-reach-v3", horizon=HORIZON, num_workers=0)
+
+
+@pytest.fixture(scope="module")
+def ml10():
+    return make_suite("ml10", horizon=HORIZON, num_workers=0)
+
+
+def goals(distribution):
+    return {np.asarray(task.params["rand_vec"]).tobytes() for task in distribution.tasks}
+
+
+def test_t3_training_and_test_goals_are_apart(ml1):
+    assert len(goals(ml1.train)) == len(goals(ml1.test)) == 50
+    assert not goals(ml1.train) & goals(ml1.test)
+    shared = {"reach-v3": np.arange(6.0).reshape(2, 3)}
+    with pytest.raises(ConfigError, match="2 goals of reach-v3 are in training and in test"):
+        _check_disjoint(shared, shared)
+
+
+def test_t4_ml10_has_10_classes_to_train_on_and_5_others(ml10):
+    train = [task.class_name for task in ml10.train.tasks]
+    test = [task.class_name for task in ml10.test.tasks]
+    assert list(dict.fromkeys(train)) == list(ML10_V3["train"])
+    assert list(dict.fromkeys(test)) == list(ML10_V3["test"])
+    assert {train.count(name) for name in train} == {test.count(name) for name in test} == {50}
+    assert (len(set(train)), len(set(test)), len(set(train) & set(test))) == (10, 5, 0)
+
+
+def test_t4_tasks_are_drawn_as_many_of_each_class_in_their_order(ml10):
+    order = [task.class_name for task in ml10.train.tasks[:10]]
+    sampler = Sampler(ml10, ml10.train, 0, "test")
+    drawn = [task for _ in range(25) for task in sampler.sample_tasks(20)]
+    assert [task.class_name for task in drawn] == order * 50
+    assert len({task.name for task in drawn}) == 500
+    for draw in (sampler.sample_tasks, lambda n: ml10.train.sample(np.random.default_rng(0), n)):
+        with pytest.raises(ValueError, match="a multiple of the suite's 10 classes of tasks, not"):
+            draw(15)
+
+
+def test_t4_goals_are_hidden(ml10):
+    sampler = Sampler(ml10, ml10.train, 0, "test")
+    rollout = sampler.episodes(UniformActor(ml10.spec.action), sampler.sample_tasks(10), 1, 1)
+    assert rollout.obs.shape == (10, 1, HORIZON, 39)
+    np.testing.assert_array_equal(rollout.obs[..., -3:], 0.0)
+    np.testing.assert_array_equal(rollout.next_obs[..., -3:], 0.0)
+    np.testing.assert_array_equal(rollout.obs[:, :, 1:, 18:36], rollout.obs[:, :, :-1, :18])
+    assert not rollout.terminated.any()
+    np.testing.assert_array_equal(rollout.truncated.sum(-1), 1)
+
+
+def test_mt10_shows_the_goal_and_the_class():
+    suite = make_suite("mt10", horizon=HORIZON, num_workers=0)
+    sampler = Sampler(suite, suite.train, 0, "test")
+    tasks = sampler.sample_tasks(10)
+    rollout = sampler.episodes(UniformActor(suite.spec.action), tasks, 1, 1)
+    assert suite.spec.observation_size == 49
+    np.testing.assert_array_equal(rollout.obs[:, 0, 0, 39:], np.eye(10))
+    assert tasks[0].class_name == "reach-v3"
+    goal = np.asarray(tasks[0].params["rand_vec"][-3:], np.float32)
+    np.testing.assert_array_equal(rollout.obs[0, 0, :, 36:39], np.tile(goal, (HORIZON, 1)))
+
+
+def test_workers_change_nothing(ml10):
+    remote = make_suite("ml10", horizon=HORIZON, num_workers=3)
+    rollouts = []
+    for suite in (ml10, remote):
+        sampler = Sampler(suite, suite.train, 0, "test")
+        actor = UniformActor(suite.spec.action)
+        rollouts.append(sampler.episodes(actor, sampler.sample_tasks(10), 1, 2))
+        sampler.close()
+    for name in ("obs", "next_obs", "reward", "truncated"):
+        np.testing.assert_array_equal(getattr(rollouts[0], name), getattr(rollouts[1], name))
+
+
+def test_an_unfinished_episode_goes_on_after_a_restore(ml10):
+    actor = UniformActor(ml10.spec.action)
+    sampler = Sampler(ml10, ml10.train, 0, "test")
+    tasks = sampler.sample_tasks(10)
+    sampler.steps(actor, tasks, 1, HORIZON + 5)
+    saved = sampler.save()
+    expected = sampler.steps(actor, tasks, 1, 10)
+    again = Sampler(ml10, ml10.train, 0, "test")
+    again.restore(saved)
+    result = again.steps(actor, tasks, 1, 10)
+    for name in ("obs", "next_obs", "reward", "truncated"):
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
+    assert expected.truncated.sum() == 10
+
+
+def test_nothing_is_built_anew_when_only_the_goal_changes(ml10, monkeypatch):
+    sampler = Sampler(ml10, ml10.train, 0, "test")
+    actor = UniformActor(ml10.spec.action)
+    sampler.episodes(actor, sampler.sample_tasks(10), 1, 1)
+    monkeypatch.setattr("adaptax.envs.metaworld_env.Simulator", None)
+    rollout = sampler.episodes(actor, sampler.sample_tasks(10), 1, 1)
+    assert rollout.valid.all()
+
+
+def test_success_is_reported(ml1):
+    env, task = MetaWorldEnv(), ml1.train.tasks[0]
+    env.reset(options=dict(task.params))
+    target = np.asarray(task.params["rand_vec"])[-3:]
+    infos = []
+    for _ in range(100):
+        *_, info = env.step(np.append(10 * (target - env.data.body("hand").xpos), -1.0))
+        infos.append(info["success"])
+    assert (infos[0], infos[-1]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["ml1-reach", "ml1-"])
+def test_an_unknown_task_is_named_with_the_nearest(name):
+    with pytest.raises(ConfigError, match=r"unknown Meta-World task '.*' ?.*\(allowed: assembly"):
+        make_suite(name)
+    if name == "ml1-reach":
+        with pytest.raises(ConfigError, match="did you mean 'reach-v3'"):
+            make_suite(name)
+    assert find_suite(name).name == name
