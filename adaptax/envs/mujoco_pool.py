@@ -71,7 +71,7 @@ class MujocoPool:
         _, sensors = self._simulate(slots, state, _Buffers(self._body.model, len(slots), 1))
         obs = self._body.observation(self._physics(state, sensors[:, 0])).astype(np.float32)
         self._num_steps[slots] = 0
-        self._raise_unless(_finite_rows(obs), slots, "the observation is not finite")
+        self._require_finite(slots, "the observation is not finite", obs)
         self._state[slots] = state
         self._running[slots] = True
         return obs
@@ -82,7 +82,7 @@ class MujocoPool:
         self._raise_unless(self._running.take(slots), slots, "no running episode: reset it first")
         where = self._index(slots)
         action = np.clip(actions, -1.0, 1.0).astype(np.float64)
-        self._raise_unless(_finite_rows(action), slots, "the action is not finite")
+        self._require_finite(slots, "the action is not finite", action)
         before_state = self._state[where]
         control = self._control_centre + self._control_half_range * action
         states, sensors = self._simulate(slots, before_state, self._buffers, control)
@@ -93,8 +93,8 @@ class MujocoPool:
         outcome = self._body.outcome(before, action, after, params)
         obs = self._body.observation(after).astype(np.float32)
         self._check_physics(slots, before_state, state)
-        finite = _finite_rows(obs) & np.isfinite(outcome.reward)
-        self._raise_unless(finite, slots, "the observation or the reward is not finite")
+        problem = "the observation or the reward is not finite"
+        self._require_finite(slots, problem, obs, outcome.reward[:, None])
         self._state[where] = state
         self._num_steps[where] += 1
         return self._result(where, obs, outcome)
@@ -193,9 +193,11 @@ class MujocoPool:
             raise EnvironmentFault(f"{num} slots were given to a pool of {self.num_slots}")
         buffers.control[:num] = control if isinstance(control, float) else control[:, None]
         share = math.ceil(num / self._num_threads)
+        every = isinstance(self._index(slots), slice)
+        models = self._models if every else [self._models[slot] for slot in slots.tolist()]
         if num:
             self._rollout.rollout(
-                [self._models[slot] for slot in slots.tolist()],
+                models,
                 self._data,
                 start,
                 buffers.control[:num],
@@ -238,6 +240,12 @@ class MujocoPool:
         whole = np.abs(elapsed - self._body.frame_skip * timestep) < 0.5 * timestep
         self._raise_unless(whole, slots, "the simulation diverged")
 
+    def _require_finite(self, slots: np.ndarray, problem: str, *values: np.ndarray) -> None:
+        """Raise a SlotFault unless all of `values` [K, D] is finite."""
+        if not all(np.isfinite(x).all() for x in values):
+            rows = np.concatenate(values, axis=1)
+            self._raise_unless(np.isfinite(rows).all(axis=1), slots, problem)
+
     def _raise_unless(self, good: np.ndarray, slots: np.ndarray, problem: str) -> None:
         """Raise a SlotFault that names the first slot whose `good` [K] is False."""
         if good.all():
@@ -253,9 +261,3 @@ def _sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
         name = model.sensor(i).name.partition("/")[0]
         slices[name] = slice(slices[name].start if name in slices else start, start + size)
     return slices
-
-
-def _finite_rows(values: np.ndarray) -> np.ndarray:
-    """[K] bool: whether all of a row of `values` [K, D] is finite."""
-    finite: np.ndarray = np.isfinite(values).all(axis=1)
-    return finite

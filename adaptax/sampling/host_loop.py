@@ -186,9 +186,10 @@ class _Step:
         """From obs and actions of all slots, and what the pool answered the active ones."""
         acted = slice(None) if result.acted is None else result.acted
         slots = active[acted]
+        rows: Any = slice(None) if len(slots) == len(obs) else slots
         fields = {
-            "obs": obs[slots],
-            "action": action[slots],
+            "obs": obs[rows],
+            "action": action[rows],
             "reward": result.reward[acted],
             "next_obs": result.next_obs[acted],
             "terminated": result.terminated[acted],
