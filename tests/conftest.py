@@ -7,6 +7,7 @@ inherit the environment; it makes a second interpreter's start three times as fa
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import shutil
 import tempfile
@@ -21,6 +22,23 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+NUM_TESTS = itertools.count()
+MOST_MAPPINGS = 20_000
+"""A third of what Linux allows a process; every compiled program takes some."""
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Now and then forget compiled programs: beyond the limit the next one crashes Python."""
+    mappings = Path("/proc/self/maps")
+    if next(NUM_TESTS) % 20 == 0 and mappings.exists():
+        with mappings.open() as lines:
+            if sum(1 for _ in lines) > MOST_MAPPINGS:
+                import jax
+
+                jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,16 @@ import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS
 
+FAST = {"nop", "cem", "reinforce", "ppo", "trpo", "dqn", "sac", "svpg", "rl2-ppo", "promp"}
+"""Checked by `make test`, at least one of a kind; the others, their siblings, by `test-slow`."""
 
-@pytest.fixture(params=ALGORITHMS.values(), ids=lambda entry: entry.name)
+
+@pytest.fixture(
+    params=[
+        pytest.param(entry, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, entry in ALGORITHMS.items()
+    ]
+)
 def entry(request):
     """Every registered algorithm: its line in the registry is all that these tests ask for."""
     return request.param
