@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,6 +20,7 @@ from adaptax.algorithms.off_policy import (
     Loop,
     OffPolicyConfig,
     State,
+    Update,
     descended,
     fresh_learner,
     fresh_state,
@@ -92,15 +94,21 @@ class Networks:
 
 
 class DDPG(Algorithm):
-    """Deep deterministic policy gradient."""
+    """Deep deterministic policy gradient; TD3 is one with twin critics and an update of its own."""
 
     name = "ddpg"
     config: DDPGConfig
+    num_critics: ClassVar[int] = 1
 
     def __init__(self, config: DDPGConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)
-        self.networks = Networks.make("ddpg", config.hidden_sizes, spec, num_critics=1)
-        self._loop = Loop(config, self.networks, update, self._explorer)
+        self.networks = Networks.make(self.name, config.hidden_sizes, spec, self.num_critics)
+        self._loop = Loop(config, self.networks, self.update, self._explorer)
+
+    @property
+    def update(self) -> Update:
+        """One gradient step."""
+        return update
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters, targets equal to them, an empty memory."""

@@ -12,26 +12,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.ddpg import DDPGConfig, Networks
-from adaptax.algorithms.off_policy import (
-    Learner,
-    Loop,
-    State,
-    descended,
-    fresh_learner,
-    fresh_state,
-    reset_state,
-    updated_target,
-)
+from adaptax.algorithms.ddpg import DDPG, DDPGConfig, Networks
+from adaptax.algorithms.off_policy import Learner, Update, descended, updated_target
 from adaptax.core.batch import PyTree, Transitions
 from adaptax.core.config import check_positive
-from adaptax.core.spec import EnvSpec
 from adaptax.functional.minibatches import Figures, optimizer
 from adaptax.functional.q_learning import td_target
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.exploration import NoisyActor
-from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -50,42 +36,17 @@ class TD3Config(DDPGConfig):
         check_positive(self, "policy_delay", "target_noise_std", "target_noise_clip")
 
 
-class TD3(Algorithm):
+class TD3(DDPG):
     """Twin delayed deep deterministic policy gradient."""
 
     name = "td3"
     config: TD3Config
+    num_critics = 2
 
-    def __init__(self, config: TD3Config, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.networks = Networks.make("td3", config.hidden_sizes, spec, num_critics=2)
-        self._loop = Loop(config, self.networks, update, self._explorer)
-
-    def init(self, key: jax.Array) -> State:
-        """Fresh parameters, targets equal to them, an empty memory."""
-        key, learner_key, params_key = jax.random.split(key, 3)
-        params = self.networks.init(self.spec, params_key)
-        learner = fresh_learner(params, params, self._optimizers(params), learner_key)
-        return fresh_state(self.config, self.spec, learner, key)
-
-    def reset(self, state: State) -> State:
-        """What was learned, with fresh optimizers and an empty memory."""
-        return reset_state(state, self._optimizers(state.learner.params))
-
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect and learn, cycle by cycle."""
-        return self._loop.iterate(state, sampler)
-
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
-        """The policy without noise, always."""
-        return NoisyActor(state.learner.params["policy"], self.networks.policy, jnp.float32(0.0))
-
-    def _explorer(self, state: State) -> Actor:
-        noise_std = jnp.float32(self.config.noise_std)
-        return NoisyActor(state.learner.params["policy"], self.networks.policy, noise_std)
-
-    def _optimizers(self, params: PyTree) -> PyTree:
-        return {name: optimizer(self.config).init(params[name]) for name in params}
+    @property
+    def update(self) -> Update:
+        """One gradient step."""
+        return update
 
 
 def update(

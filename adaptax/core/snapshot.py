@@ -198,4 +198,6 @@ def _checkpointer() -> Any:
     import orbax.checkpoint as ocp  # imported late: half a second that `--help` need not wait
 
     logging.getLogger("absl").setLevel(logging.ERROR)
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    # Floating-point numbers hardly compress: a full replay would shrink by a tenth, for a second
+    # copy of it in memory and a third more computing.
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))

@@ -5,14 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_worlds import Bandit, suite_of
-from toys import train_sampler
+from toys import EVALUATION, small_agent, train_sampler, trained
 
+from adaptax.algorithms.registry import find_algorithm
 from adaptax.algorithms.sac import networks_of, update
 from adaptax.core.batch import Transitions
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
-from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.evaluator import Evaluator
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -171,3 +173,16 @@ def test_the_soft_bandit_is_learned_with_its_deviation():
     draws, _, _ = algorithm.actor(state).act({}, jnp.ones((10_000, 1, 1)), KEY)
     assert np.mean(draws) == pytest.approx(0.30, abs=0.04)
     assert np.std(draws) == pytest.approx(0.10, abs=0.03)
+
+
+@pytest.mark.slow
+def test_discrete_actions_are_learned():
+    """Mean over three seeds; measured -15.0, and -17.9 at a target entropy of 0.98 log A."""
+    suite, returns = make_suite("point-goal", num_directions=8), []
+    algorithm = small_agent(find_algorithm("sac"), suite)
+    for seed in range(3):
+        state, _ = trained(algorithm, train_sampler(suite, seed), 40, seed)
+        returns.append(
+            np.mean(Evaluator(EVALUATION, suite, seed).evaluate(algorithm, state).returns)
+        )
+    assert np.mean(returns) > -16.0, returns
