@@ -12,16 +12,8 @@ from functools import partial
 
 import jax
 
-from adaptax.algorithms.maml import (
-    MAML,
-    Data,
-    Distributions,
-    MAMLConfig,
-    MetaPolicy,
-    State,
-    mean_kls,
-    task_mean,
-)
+from adaptax.algorithms.maml import MAML, State, mean_kls, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree
 from adaptax.functional.inner import likelihood_ratio_loss
 from adaptax.functional.minibatches import Figures
