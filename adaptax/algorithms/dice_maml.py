@@ -13,16 +13,8 @@ from typing import Literal
 import jax
 
 from adaptax.algorithms import vpg_maml
-from adaptax.algorithms.maml import (
-    MAML,
-    Data,
-    Distributions,
-    MAMLConfig,
-    MetaPolicy,
-    State,
-    gradient_step,
-    task_mean,
-)
+from adaptax.algorithms.maml import MAML, State, gradient_step, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.config import check_positive
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.inner import dice_loss

@@ -11,15 +11,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.maml import (
-    MAML,
-    Data,
-    Distributions,
-    MAMLConfig,
-    MetaPolicy,
-    mean_kls,
-    task_mean,
-)
+from adaptax.algorithms.maml import MAML, mean_kls, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check

@@ -12,20 +12,12 @@ from functools import partial
 
 import jax
 
-from adaptax.algorithms.maml import (
-    MAML,
-    Data,
-    Distributions,
-    MAMLConfig,
-    MetaPolicy,
-    State,
-    mean_kls,
-    task_mean,
-)
+from adaptax.algorithms.maml import MAML, State, mean_kls, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree
 from adaptax.functional.inner import likelihood_ratio_loss
 from adaptax.functional.minibatches import Figures
-from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,11 @@ def _update(meta: MetaPolicy, state: State, data: Data) -> tuple[State, Figures]
     config = meta.config
     assert isinstance(config, TRPOMAMLConfig)
     before = jax.lax.stop_gradient(meta.unroll(state.params, data))
+    divergence = Divergence(
+        policy=lambda params: meta.unroll(params, data)[-1],
+        mean_kl=lambda after: task_mean(before[-1].kl(after), data[-1].valid),
+    )
     params, figures = trust_region_step(
-        partial(objective, meta, before, data), state.params, config.trust_region
+        partial(objective, meta, before, data), state.params, config.trust_region, divergence
     )
     return State(params, state.opt_state), figures

@@ -11,16 +11,8 @@ from functools import partial
 
 import jax
 
-from adaptax.algorithms.maml import (
-    MAML,
-    Data,
-    Distributions,
-    MAMLConfig,
-    MetaPolicy,
-    State,
-    gradient_step,
-    task_mean,
-)
+from adaptax.algorithms.maml import MAML, State, gradient_step, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.config import check_positive
 from adaptax.functional.minibatches import ADAM, Figures
 from adaptax.functional.policy_losses import policy_gradient_loss

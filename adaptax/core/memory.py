@@ -15,8 +15,9 @@ def keep_freed_memory() -> None:
     XLA allocates the temporary memory of a program at every call. Blocks of 32 MiB and more glibc
     would map anew each time, and the system clear page by page: measured 43 ms instead of 15 for a
     product with 41 MiB, 245 instead of 71 with 201 MiB. Blocks that large are reused only in the
-    first of its arenas, therefore there is one. To be called before JAX computes anything; does
-    nothing where the C library is another.
+    first of its arenas, therefore there is one. It changes the whole process, therefore programs
+    call it and the library does not: before JAX computes anything. Does nothing where the C
+    library is another.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

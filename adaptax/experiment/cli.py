@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
+from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
     DoctorArgs,
     EvaluateArgs,
@@ -117,6 +118,7 @@ def train_command(args: list[str]) -> None:
     options = parse(
         settings, [full_flag(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
     )
+    keep_freed_memory()
     suite = with_config(make, options.suite)
     trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
     try:
@@ -131,6 +133,7 @@ def resume_command(args: list[str]) -> None:
     changes: dict[str, Any] = {}
     if options.num_iterations is not None:
         changes = {"num_iterations": options.num_iterations, "num_steps": None, "max_seconds": None}
+    keep_freed_memory()
     trainer = _load(options.run_dir, **changes)
     try:
         trainer.resume()

@@ -17,7 +17,6 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive, to_dict
 from adaptax.core.errors import AdaptaxError, SnapshotError, check
-from adaptax.core.memory import keep_freed_memory
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
@@ -75,7 +74,6 @@ class Trainer:
     """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
 
     def __init__(self, config: TrainerConfig, algorithm: Algorithm, suite: Suite) -> None:
-        keep_freed_memory()
         self.config, self.algorithm, self.suite = config, algorithm, suite
         self.run_dir = Path(config.run_dir)
         self.iteration = 0

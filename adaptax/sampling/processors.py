@@ -112,14 +112,18 @@ def process_samples(
     """
     paths = _on_host(rollout)
     time, ends = time_in_episode(paths.terminated, paths.truncated), _ends(paths)
-    returns, last = _returns(config.discount, paths.reward, ends)
+    returns, path_end = _returns(config.discount, paths.reward, ends)
+    last = np.asarray(path_end)
     phi = features(paths.obs, time, paths.valid)
     fitted = fit_baseline(phi, np.asarray(returns), paths.valid)
     used = fitted if config.fit == "current" else weights
-    next_phi = features(paths.next_obs, time + 1, paths.valid)
-    value, next_value = predict_baseline(phi, used), predict_baseline(next_phi, used)
-    if not config.bootstrap_truncated:
-        next_value = np.where(last, 0.0, next_value)
+    value = predict_baseline(phi, used)
+    next_value = np.roll(value, -1, axis=-1)  # inside a path a step leads to what the next one sees
+    next_value[last] = 0.0
+    if config.bootstrap_truncated:
+        own = None if used is None else used[np.nonzero(last)[0]]
+        last_phi = features(paths.next_obs[last], time[last] + 1, paths.valid[last])
+        next_value[last] = predict_baseline(last_phi, own)
     advantage = _advantages(config, paths.reward, value, next_value, ends)
     return TaskSamples(returns, value, advantage, _standardized(paths.reward, paths.valid), fitted)
 

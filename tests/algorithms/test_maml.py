@@ -10,8 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import ChangingSampler, cliff_suite, point_suite
 
-from adaptax.algorithms import dice_maml, maml, ppo, promp, trpo, trpo_maml, vpg_maml
-from adaptax.algorithms.maml import MetaPolicy, task_mean
+from adaptax.algorithms import dice_maml, maml, meta_policy, ppo, promp, trpo, trpo_maml, vpg_maml
+from adaptax.algorithms.maml import task_mean
+from adaptax.algorithms.meta_policy import MetaPolicy
 from adaptax.algorithms.promp import ProMP, ProMPConfig
 from adaptax.algorithms.trpo_maml import TRPOMAMLConfig
 from adaptax.algorithms.vpg_maml import VPGMAMLConfig
@@ -111,7 +112,9 @@ def test_first_order_is_the_gradient_at_the_adapted_parameters():
     with jax.enable_x64(True):
         meta = MetaPolicy(VPGMAMLConfig(**SMALL, first_order=True), SPEC)
         data, params = (samples(0), samples(1)), random_params(meta)
-        own = maml._stepped(meta, params, maml._for_each(params["policy"], TASKS), data[0])
+        own = meta_policy._stepped(
+            meta, params, meta_policy._for_each(params["policy"], TASKS), data[0]
+        )
 
         def after(x, task):
             log_prob = meta.network.apply(x, task.obs).log_prob(task.action)

@@ -7,11 +7,12 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous
-from adaptax.functional.distributions import DiagonalGaussian
+from adaptax.functional.distributions import Categorical, DiagonalGaussian
 from adaptax.functional.trust_region import (
     TrustRegion,
     conjugate_gradient,
     finite_difference_product,
+    gauss_newton_product,
     hessian_product,
     trust_region_step,
 )
@@ -21,6 +22,7 @@ MATRIX = jnp.array([[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])
 B = jnp.array([1.0, 2.0, 3.0])
 SOLUTION = np.array([2 / 9, 1 / 9, 13 / 9])
 STD = 0.7
+ACTIONS = np.array([0, 1, 2, 2, 0, 1])
 MAX_KL = 0.01
 
 
@@ -125,6 +127,42 @@ def test_hessian_of_the_kl_is_the_fisher_matrix(memory_size):
         v = np.random.default_rng(0).normal(size=flat.shape)
         exact, expected = jax.jit(both)(jnp.asarray(flat), jnp.asarray(v))
         np.testing.assert_allclose(exact, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("memory_size", [None, 3])
+def test_gauss_newton_product_is_that_with_the_hessian_of_the_kl(memory_size):
+    distribution, flat = gaussian_policy(memory_size)
+
+    def both(at, v):
+        old = distribution(at)
+        close = gauss_newton_product(distribution, lambda new: jnp.mean(old.kl(new)), at)
+        return close(v), hessian_product(mean_kl(distribution, at), at)(v)
+
+    with jax.enable_x64(True):
+        v = np.random.default_rng(0).normal(size=flat.shape)
+        found, expected = jax.jit(both)(jnp.asarray(flat), jnp.asarray(v))
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gauss_newton_product_of_a_categorical_policy_after_an_inner_step():
+    """Logits of parameters that have taken a gradient step: J holds second derivatives."""
+    rng = np.random.default_rng(0)
+    obs, start, v = (rng.normal(size=shape) for shape in ((6, 4), (4 * 3,), (4 * 3,)))
+
+    def both(x, v):
+        def policy(y):
+            inner = jax.grad(lambda z: -Categorical(obs @ jnp.tanh(z)).log_prob(ACTIONS).sum())
+            w = y.reshape(4, 3)
+            return Categorical(obs @ jnp.tanh(w - 0.1 * inner(w)))
+
+        old = policy(x)
+        found = gauss_newton_product(policy, lambda new: jnp.mean(old.kl(new)), x)(v)
+        return found, hessian_product(mean_kl(policy, x), x)(v)
+
+    with jax.enable_x64(True):
+        found, expected = jax.jit(both)(jnp.asarray(start), jnp.asarray(v))
+        assert np.linalg.norm(expected) > 0.1
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def linear_objective(advantage: float = 1.0):
