@@ -49,6 +49,7 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         settings |= {
             "optimizer": "adam",
             "max_grad_norm": 10.0,
+            "n_step": 1,
             "eps_final": case.exploration_final_eps,
             "eps_schedule_gamma": max(1 - 2 / num_iterations, 0.0),
             # Theirs copies every 10 environment steps: once before each block of updates.

@@ -44,13 +44,27 @@ OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": A
 class DQNConfig(OffPolicyConfig):
     """DQN; defaults are Pyrado's (conformance 4.6) where no other source is named."""
 
+    min_steps: int = 200
+    """Environment steps of a cycle in all lanes, equally many in each; they go on where the last
+    cycle stopped."""
+    num_updates: int | Literal["auto"] = 50
+    """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many
+    as its environment steps."""
+    num_init_memory_steps: int | None = 1_000
+    """Environment steps, by uniform actions, before the first gradient step: at least
+    `batch_size` and at most `memory_size`, which is what None means."""
+    n_step: int = 3
+    """Rewards summed up before a value is asked for, fewer at an episode's end (Hessel et al.
+    2018, arXiv 1710.02298)."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Hidden layers of the network (Stable-Baselines3)."""
     double: bool = False
     """Whether the next action is the best by the network, rather than by its target."""
     eps_init: float = 1.0
     """Probability of a uniform action in the first iteration."""
     eps_final: float = 0.05
     """What it falls to."""
-    eps_schedule_gamma: float = 0.95
+    eps_schedule_gamma: float = 0.8
     """Factor on what of it is above `eps_final`, from iteration to iteration."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """What descends the loss."""

@@ -134,7 +134,15 @@ ALGORITHMS = {
             "dqn",
             "learns from replay what each discrete action is worth, and takes the best",
             "dqn:DQN",
-            {**_SMALL_REPLAY, "lr": 3e-3, "optimizer": "adam", "max_grad_norm": 10.0},
+            {
+                **_SMALL_REPLAY,
+                "num_updates": "auto",
+                "n_step": 1,
+                "eps_schedule_gamma": 0.95,
+                "lr": 3e-3,
+                "optimizer": "adam",
+                "max_grad_norm": 10.0,
+            },
             small_suite={"num_directions": 8},
         ),
         AlgorithmEntry(

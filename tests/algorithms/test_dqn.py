@@ -18,6 +18,7 @@ from adaptax.experiment.build import make_algorithm
 
 CHAIN = {
     "discount": 0.9,
+    "n_step": 1,
     "hidden_sizes": (32,),
     "lr": 3e-3,
     "optimizer": "adam",
