@@ -35,7 +35,7 @@ test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: $(RAY_STAMP) ## Learning thresholds and long runs, Ray among them
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 	$(BIN)/ruff check .

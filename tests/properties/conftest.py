@@ -4,8 +4,8 @@ import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS
 
-FAST = {"nop", "cem", "reinforce", "ppo", "trpo", "dqn", "sac", "svpg", "rl2-ppo", "promp"}
-"""Checked by `make test`, at least one of a kind; the others, their siblings, by `test-slow`."""
+FAST = {"nop", "cem", "ppo", "sac", "svpg", "rl2-ppo", "promp"}
+"""Checked by `make test`, one of a kind; the others, their siblings, by `test-slow`."""
 
 
 @pytest.fixture(
