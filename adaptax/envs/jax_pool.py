@@ -140,14 +140,18 @@ class JaxPool:
         """Nothing to free."""
 
     def _set_params(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
-        arrays = [_arrays(task) for task in tasks]
+        # Lanes on one task share its object; each is looked at once.
+        distinct = {id(task): task for task in tasks}
+        arrays = [_arrays(task) for task in distinct.values()]
+        place = {key: i for i, key in enumerate(distinct)}
+        rows = np.array([place[id(task)] for task in tasks])
         if self.params is None:
             _check_fit(self.env, tasks[0], arrays[0])
             self.params = {
                 k: np.zeros((self.num_slots, *x.shape), x.dtype) for k, x in arrays[0].items()
             }
         shapes = {name: x.shape[1:] for name, x in self.params.items()}
-        for task, own in zip(tasks, arrays, strict=True):
+        for task, own in zip(distinct.values(), arrays, strict=True):
             found = {name: x.shape for name, x in own.items()}
             if found != shapes:
                 raise ConfigError(
@@ -155,7 +159,7 @@ class JaxPool:
                     f"the tasks before it have {shapes}"
                 )
         for name, old in self.params.items():
-            values = np.stack([own[name] for own in arrays])
+            values = np.stack([own[name] for own in arrays])[rows]
             # One task may say 0 where another says 0.5, which must not become 0.
             real = "f" in old.dtype.kind + values.dtype.kind
             self.params[name] = old.astype(np.float32 if real else np.int32)
