@@ -13,31 +13,25 @@ from typing import Literal
 import jax
 
 from adaptax.algorithms import vpg_maml
-from adaptax.algorithms.maml import MAML, State, gradient_step, task_mean
-from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
-from adaptax.core.config import check_positive
+from adaptax.algorithms.maml import State, gradient_step, task_mean
+from adaptax.algorithms.meta_policy import Data, Distributions, MetaPolicy
+from adaptax.algorithms.vpg_maml import VPGMAML, VPGMAMLConfig
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.inner import dice_loss
-from adaptax.functional.minibatches import ADAM, Figures
+from adaptax.functional.minibatches import Figures
 
 
 @dataclass(frozen=True)
-class DICEMAMLConfig(MAMLConfig):
+class DICEMAMLConfig(VPGMAMLConfig):
     """DICE-MAML; defaults are ProMP's for it."""
 
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "dice"
     """What an inner step descends; equal gradients, different second derivatives."""
     outer_objective: Literal["dice", "log_likelihood"] = "dice"
     """What the outer step descends, of the policy after adaptation."""
-    lr: float = 1e-3
-    """Adam's step size."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "lr")
 
 
-class DICEMAML(MAML):
+class DICEMAML(VPGMAML):
     """MAML with the magic box."""
 
     name = "dice-maml"
@@ -46,11 +40,6 @@ class DICEMAML(MAML):
     def __init__(self, config: DICEMAMLConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)
         self.dice = config.outer_objective == "dice"
-
-    def init(self, key: jax.Array) -> State:
-        """Fresh parameters."""
-        params = self.meta.init(key)
-        return State(params, ADAM(self.config.lr).init(params))
 
     def update(self, state: State, data: Data) -> tuple[State, Figures]:
         """One gradient step."""

@@ -21,9 +21,9 @@ from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
-from adaptax.functional.inner import dice_loss, inner_step, likelihood_ratio_loss
+from adaptax.functional.inner import dice_loss, inner_step
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.policy_losses import policy_gradient_loss
+from adaptax.functional.policy_losses import likelihood_ratio_loss, policy_gradient_loss
 from adaptax.networks.policies import MLPPolicy
 from adaptax.sampling.actor import Actor, PerMember, PolicyActor
 from adaptax.sampling.baselines import linear_features, linear_time_features, zero_features

@@ -15,18 +15,21 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics, check_finite, return_metrics
-from adaptax.core.batch import PyTree, Rollout, zero_padding
+from adaptax.algorithms.trials import Trials, evaluate, trial_batch
+from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
+from adaptax.functional.minibatches import ADAM, clipped, shuffled_rows
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
 from adaptax.networks.recurrent import RecurrentActorCritic
-from adaptax.sampling.actor import Actor, RecurrentActor, recurrent_input, recurrent_inputs
+from adaptax.sampling.actor import Actor, RecurrentActor
 from adaptax.sampling.sampler import Sampler
 
 
@@ -158,58 +161,6 @@ class RL2(Algorithm):
         return actor.adapted(history[-1], deterministic=deterministic)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Trials:
-    """B whole trials of T steps as sequences, padding last."""
-
-    inputs: jax.Array
-    """[B, T, O + A + 2]: what the network saw."""
-    next_input: jax.Array
-    """[B, O + A + 2]: what it would have seen next, had the last episode gone on."""
-    action: jax.Array
-    reward: jax.Array
-    """[B, T]"""
-    log_prob: jax.Array
-    """[B, T], of the policy that acted."""
-    terminated: jax.Array
-    """[B, T]"""
-    valid: jax.Array
-    """[B, T]"""
-
-
-def trial_batch(rollout: Rollout, network: RecurrentActorCritic) -> Trials:
-    """The lanes [M, N, T] of a rollout as B = M * N trials."""
-    rollout = zero_padding(rollout)
-    trials = Trials(
-        inputs=recurrent_inputs(rollout, network.space),
-        next_input=_next_input(rollout),
-        action=jnp.asarray(rollout.action),
-        reward=jnp.asarray(rollout.reward),
-        log_prob=jnp.asarray(rollout.extras["log_prob"]),
-        terminated=jnp.asarray(rollout.terminated),
-        valid=jnp.asarray(rollout.valid),
-    )
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trials)
-
-
-def _next_input(rollout: Rollout) -> jax.Array:
-    carry = rollout.final_carry
-    last = jnp.sum(rollout.valid, axis=-1) - 1
-    obs = jnp.take_along_axis(rollout.next_obs, last[..., None, None], axis=2)[:, :, 0]
-    going_on = jnp.zeros_like(carry["boundary"])
-    return recurrent_input(obs, carry["last_action"], carry["last_reward"], going_on)
-
-
-def evaluate(
-    network: RecurrentActorCritic, variables: PyTree, inputs: jax.Array
-) -> tuple[Distribution, jax.Array]:
-    """Distributions and values [B, T] for inputs [B, T, F], run from the zero state."""
-    memory = jnp.zeros((inputs.shape[0], network.memory_size))
-    distribution, value, _ = network.apply(variables, inputs, memory)
-    return distribution, value
-
-
 def judge(
     config: RL2Config, network: RecurrentActorCritic, variables: PyTree, trials: Trials
 ) -> tuple[jax.Array, jax.Array]:
@@ -272,6 +223,46 @@ def entropy_term(config: RL2Config, entropies: jax.Array) -> jax.Array:
     """What the loss gains by a mean entropy, if the method is 'regularized'."""
     weight = config.policy_ent_coeff if config.entropy_method == "regularized" else 0.0
     return -weight * entropies
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What an outer algorithm learns from in an iteration."""
+
+    trials: Trials
+    acted: Distribution
+    """The policy that acted."""
+    advantage: jax.Array
+    """[B, T]: what the policy learns from."""
+    target: jax.Array
+    """[B, T]: what the value learns from."""
+
+
+def lesson(
+    config: RL2Config,
+    network: RecurrentActorCritic,
+    rollout: Rollout,
+    policy: PyTree,
+    value: PyTree,
+) -> Lesson:
+    """Whole trials judged by the present value; `policy` and `value` are variables of networks."""
+    seen = trial_batch(rollout, network)
+    values, after = judge(config, network, value, seen)
+    acted, _ = evaluate(network, policy, seen.inputs)
+    trials = with_entropy_reward(config, seen, acted)
+    raw = trial_advantages(trials, values, after, config)
+    return Lesson(trials, acted, policy_advantage(config, raw, trials.valid), raw + values)
+
+
+def minibatches(config: RL2Config, trials: Trials, key: jax.Array) -> jax.Array:
+    """Indices [K, b] of the trials in each minibatch of all passes."""
+    part_size = len(trials.valid) // config.num_minibatches
+    return shuffled_rows(key, trials.valid.any(-1), config.num_epochs, part_size)
+
+
+def adam(config: RL2Config) -> optax.GradientTransformation:
+    """What descends by gradients, in PPO all and in TRPO the value."""
+    return clipped(ADAM(config.lr), config.max_grad_norm)
 
 
 def moved(config: RL2Config, variables: PyTree, params: PyTree, trials: Trials) -> PyTree:

@@ -7,27 +7,23 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.rl2 import (
     RL2,
     RL2Config,
-    Trials,
+    adam,
     entropy,
     entropy_term,
-    evaluate,
-    judge,
+    lesson,
+    minibatches,
     moved,
-    policy_advantage,
-    trial_advantages,
-    trial_batch,
-    with_entropy_reward,
 )
+from adaptax.algorithms.trials import Trials, evaluate
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
+from adaptax.functional.minibatches import descend
 from adaptax.functional.policy_losses import clipped_ratio_loss
 from adaptax.networks.recurrent import RecurrentActorCritic
 
@@ -66,15 +62,11 @@ class RL2PPO(RL2):
         """Fresh parameters."""
         key, init_key = jax.random.split(key)
         variables = self.fresh_variables(init_key)
-        return State(variables, _optimizer(self.config).init(variables["params"]), key)
+        return State(variables, adam(self.config).init(variables["params"]), key)
 
     def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
         """Epochs of PPO over the trials."""
         return _update(self.config, self.network, state, rollout)
-
-
-def _optimizer(config: RL2PPOConfig) -> optax.GradientTransformation:
-    return clipped(ADAM(config.lr), config.max_grad_norm)
 
 
 Batch = tuple[Trials, jax.Array, jax.Array]
@@ -110,19 +102,15 @@ def _update(
     config: RL2PPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
 ) -> tuple[State, Metrics]:
     """All epochs over all minibatches as one scan."""
-    seen = trial_batch(rollout, network)
-    value, after = judge(config, network, state.variables, seen)
-    acted, _ = evaluate(network, state.variables, seen.inputs)
-    trials = with_entropy_reward(config, seen, acted)
-    raw = trial_advantages(trials, value, after, config)
-    batch = (trials, policy_advantage(config, raw, trials.valid), raw + value)
+    learned = lesson(config, network, rollout, policy=state.variables, value=state.variables)
+    batch = (learned.trials, learned.advantage, learned.target)
 
     def loss(params: PyTree, part: Batch) -> tuple[jax.Array, Metrics]:
         return _loss(params, state.variables, config, network, part)
 
     key, shuffle_key = jax.random.split(state.key)
-    part_size = len(trials.valid) // config.num_minibatches
-    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
+    rows = minibatches(config, learned.trials, shuffle_key)
     start = (state.variables["params"], state.opt_state)
-    (params, opt_state), metrics = descend(loss, _optimizer(config), start, batch, rows)
-    return State(moved(config, state.variables, params, trials), opt_state, key), metrics
+    (params, opt_state), metrics = descend(loss, adam(config), start, batch, rows)
+    variables = moved(config, state.variables, params, learned.trials)
+    return State(variables, opt_state, key), metrics

@@ -11,26 +11,23 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.rl2 import (
     RL2,
     RL2Config,
-    Trials,
+    adam,
     entropy,
     entropy_term,
-    evaluate,
-    judge,
+    lesson,
+    minibatches,
     moved,
-    policy_advantage,
-    trial_advantages,
-    trial_batch,
-    with_entropy_reward,
 )
+from adaptax.algorithms.trials import Trials, evaluate
 from adaptax.core.batch import PyTree, Rollout
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.minibatches import ADAM, clipped, descend, shuffled_rows
+from adaptax.functional.minibatches import descend
+from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import TrustRegion, trust_region_step
 from adaptax.networks.recurrent import RecurrentActorCritic
 
@@ -69,15 +66,11 @@ class RL2TRPO(RL2):
         key, *init_keys = jax.random.split(key, 3)
         # Two networks of one shape, of each of which one head is used.
         policy, value = map(self.fresh_variables, init_keys)
-        return State(policy, value, _optimizer(self.config).init(value["params"]), key)
+        return State(policy, value, adam(self.config).init(value["params"]), key)
 
     def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
         """A fit of the value, and a step of the policy."""
         return _update(self.config, self.network, state, rollout)
-
-
-def _optimizer(config: RL2TRPOConfig) -> optax.GradientTransformation:
-    return clipped(ADAM(config.lr), config.max_grad_norm)
 
 
 def objective(
@@ -91,8 +84,8 @@ def objective(
     trials, advantage = batch
     before, _ = evaluate(network, jax.lax.stop_gradient(old), trials.inputs)
     after, _ = evaluate(network, {**old, "params": params}, trials.inputs)
-    ratio = jnp.exp(after.log_prob(trials.action) - trials.log_prob)
-    loss = masked_mean(-ratio * advantage, trials.valid)
+    terms = likelihood_ratio_loss(after.log_prob(trials.action), trials.log_prob, advantage)
+    loss = masked_mean(terms, trials.valid)
     mean_entropy = masked_mean(entropy(config, after, trials.action), trials.valid)
     return loss + entropy_term(config, mean_entropy), masked_mean(before.kl(after), trials.valid)
 
@@ -102,11 +95,8 @@ def _update(
     config: RL2TRPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
 ) -> tuple[State, Metrics]:
     """The value's passes over fixed targets, and the policy's step on all trials."""
-    seen = trial_batch(rollout, network)
-    value, after = judge(config, network, state.value, seen)
-    acted, _ = evaluate(network, state.variables, seen.inputs)
-    trials = with_entropy_reward(config, seen, acted)
-    raw = trial_advantages(trials, value, after, config)
+    learned = lesson(config, network, rollout, policy=state.variables, value=state.value)
+    trials = learned.trials
 
     def value_loss(
         params: PyTree, part: tuple[Trials, jax.Array]
@@ -117,19 +107,18 @@ def _update(
         return loss, {"value_loss": loss}
 
     key, shuffle_key = jax.random.split(state.key)
-    part_size = len(trials.valid) // config.num_minibatches
-    rows = shuffled_rows(shuffle_key, trials.valid.any(-1), config.num_epochs, part_size)
+    rows = minibatches(config, trials, shuffle_key)
     start = (state.value["params"], state.opt_state)
     (value_params, opt_state), value_figures = descend(
-        value_loss, _optimizer(config), start, (trials, raw + value), rows
+        value_loss, adam(config), start, (trials, learned.target), rows
     )
-    batch = (trials, policy_advantage(config, raw, trials.valid))
+    batch = (trials, learned.advantage)
     params, figures = trust_region_step(
         partial(objective, config, network, state.variables, batch),
         state.variables["params"],
         config.trust_region,
     )
-    figures["entropy"] = masked_mean(entropy(config, acted, trials.action), trials.valid)
+    figures["entropy"] = masked_mean(entropy(config, learned.acted, trials.action), trials.valid)
     figures["value_loss"] = value_figures["value_loss"]
     new = State(
         moved(config, state.variables, params, trials),

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import (
@@ -30,6 +29,7 @@ from adaptax.core.config import check_positive
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import Figures, optimizer
+from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import TrustRegion, trust_region_step
 from adaptax.networks.actor_critic import ActorCritic
 from adaptax.sampling.actor import Actor
@@ -100,8 +100,8 @@ def objective(
     inputs = (batch.obs, batch.memory, batch.reset)
     before = network.distribution(jax.lax.stop_gradient(old), *inputs)
     after = network.distribution(params, *inputs)
-    ratio = jnp.exp(after.log_prob(batch.action) - batch.log_prob)
-    loss = masked_mean(-ratio * batch.advantage, batch.valid)
+    terms = likelihood_ratio_loss(after.log_prob(batch.action), batch.log_prob, batch.advantage)
+    loss = masked_mean(terms, batch.valid)
     return loss, masked_mean(before.kl(after), batch.valid)
 
 

@@ -15,8 +15,8 @@ import jax
 from adaptax.algorithms.maml import MAML, State, mean_kls, task_mean
 from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree
-from adaptax.functional.inner import likelihood_ratio_loss
 from adaptax.functional.minibatches import Figures
+from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
 
 

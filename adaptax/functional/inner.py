@@ -21,17 +21,6 @@ Objective = Callable[[PyTree], tuple[jax.Array, Any]]
 """Of parameters: what to descend, and anything besides."""
 
 
-def likelihood_ratio_loss(
-    log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array
-) -> jax.Array:
-    """-rho A, same shape; rho the joint ratio to the policy that acted.
-
-    Where both are the same policy, its first two derivatives are those of the low-variance
-    curvature objective (Rothfuss et al. 2019, eq. 11).
-    """
-    return -jnp.exp(log_prob - old_log_prob) * advantage
-
-
 def dice_loss(log_prob: jax.Array, reward: jax.Array, valid: jax.Array) -> jax.Array:
     """-magic_box(log pi of all actions up to t) r_t, [..., T] (Foerster et al. 2018, eq. 7).
 

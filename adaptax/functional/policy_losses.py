@@ -11,6 +11,17 @@ def policy_gradient_loss(log_prob: jax.Array, advantage: jax.Array) -> jax.Array
     return -advantage * log_prob
 
 
+def likelihood_ratio_loss(
+    log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array
+) -> jax.Array:
+    """-rho A, same shape; rho the joint ratio to the policy that acted.
+
+    Where both are the same policy, its first two derivatives are those of the low-variance
+    curvature objective (Rothfuss et al. 2019, eq. 11).
+    """
+    return -jnp.exp(log_prob - old_log_prob) * advantage
+
+
 def clipped_ratio_loss(
     log_prob: jax.Array,
     old_log_prob: jax.Array,

@@ -14,12 +14,11 @@ from adaptax.algorithms import rl2_trpo
 from adaptax.algorithms.rl2 import (
     RL2Config,
     entropy,
-    evaluate,
     judge,
     policy_advantage,
-    trial_batch,
     with_entropy_reward,
 )
+from adaptax.algorithms.trials import evaluate, trial_batch
 from adaptax.core.batch import select
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.build import make_algorithm

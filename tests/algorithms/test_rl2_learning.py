@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms import rl2
+from adaptax.algorithms import trials
 from adaptax.envs.task import TaskList
 from adaptax.experiment.bandit_players import gittins_player, gittins_table, play
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -76,7 +76,7 @@ def test_what_survives_the_inner_reset_is_learned_from():
 @pytest.mark.slow
 def test_zeros_at_the_inner_reset_leave_the_agent_at_chance(monkeypatch):
     """The originals' wrapper: last action, reward and flag are cleared by every reset."""
-    observe, inputs = RecurrentActor.observe, rl2.recurrent_inputs
+    observe, inputs = RecurrentActor.observe, trials.recurrent_inputs
 
     def forgetful(self, carry, *step):
         seen = observe(self, carry, *step)
@@ -90,6 +90,6 @@ def test_zeros_at_the_inner_reset_leave_the_agent_at_chance(monkeypatch):
         return all_inputs.at[..., size:].set(0.0)  # every step of these episodes is a boundary
 
     monkeypatch.setattr(RecurrentActor, "observe", forgetful)
-    monkeypatch.setattr(rl2, "recurrent_inputs", without_memory)
+    monkeypatch.setattr(trials, "recurrent_inputs", without_memory)
     # Another initial deviation, so that nothing compiled without the fault is used again.
     assert mean_reward_of_a_trial(two_machines(), init_std=0.25) <= 5.3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from adaptax.functional.distributions import Categorical, DiagonalGaussian
-from adaptax.functional.inner import dice_loss, inner_step, likelihood_ratio_loss, magic_box
-from adaptax.functional.policy_losses import policy_gradient_loss
+from adaptax.functional.inner import dice_loss, inner_step, magic_box
+from adaptax.functional.policy_losses import likelihood_ratio_loss, policy_gradient_loss
 
 MEAN, STD, ALPHA = 0.2, 0.5, 0.1
 ACTION = np.array([0.7, -0.3, 0.1, 0.9])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from random_end import RandomEndEnv, random_end, recurrent_actor
 
-from adaptax.algorithms.rl2 import RL2Config, Trials, trial_advantages, trial_batch
+from adaptax.algorithms.rl2 import RL2Config, trial_advantages
+from adaptax.algorithms.trials import Trials, trial_batch
 from adaptax.core.batch import Rollout
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian
