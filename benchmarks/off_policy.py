@@ -23,7 +23,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from off_policy_cases import CASES, NUM_BINS, NUM_EVALUATIONS, Case, learning
+from learning_curves import NUM_EVALUATIONS, final_figures, learning, plot_curves, runs_of
+from off_policy_cases import CASES, Case
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "off_policy"
@@ -42,7 +43,7 @@ def run_peer(case: Case, contender: str, seed: int, python: Path) -> dict[str, A
     if "episodes" not in result:
         return result
     episodes = [(steps, value, 1) for steps, value in result.pop("episodes")]
-    return {**result, **learning(case, episodes)}
+    return {**result, **learning(case.total_steps, episodes)}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -88,8 +89,7 @@ def summary(options: argparse.Namespace) -> None:
     for name in CASES:
         rows[name] = {}
         for contender in CONTENDERS:
-            runs = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
-            if runs:
+            if runs := runs_of(results, name, contender):
                 rows[name][contender] = summarised(runs)
         ours = rows[name].get(OURS, {})
         for row in rows[name].values():
@@ -99,15 +99,18 @@ def summary(options: argparse.Namespace) -> None:
                 row["ours_times_faster"] = row["seconds"] / ours["seconds"]
     (options.out / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
     print_table(rows)
-    plot(results, options.out)
+    lengths = {name: case.total_steps for name, case in CASES.items() if is_learning(case)}
+    contenders = dict.fromkeys(lengths, CONTENDERS)
+    plot_curves(results, lengths, contenders, options.out / "off_policy.png")
+
+
+def is_learning(case: Case) -> bool:
+    """Whether a case is about returns rather than speed."""
+    return case.total_steps == 100_000 and case.num_updates is None
 
 
 def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One contender's figures in one case; of several sizes of calls the fastest counts."""
-    import numpy as np
-
-    from adaptax.experiment.statistics import bootstrap_interval, interquartile_mean
-
     row: dict[str, Any] = {"seeds": len(runs), "cores": sorted({r["cores"] for r in runs})}
     if "updates_per_second" in runs[0]:
         medians = [max(map(statistics.median, r["updates_per_second"].values())) for r in runs]
@@ -118,11 +121,8 @@ def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 n: statistics.median(r["share_of_products"][n] for r in runs) for n in names
             }
         return row
-    for figure in ("final_return", "evaluation"):
-        values = np.array([r[figure] for r in runs], float)
-        low, high = bootstrap_interval(values, "interquartile_mean")
-        row[figure] = [float(interquartile_mean(values)), float(low), float(high)]
-    return {**row, "seconds": float(np.mean([r["seconds"] for r in runs]))}
+    seconds = statistics.mean(r["seconds"] for r in runs)
+    return {**row, **final_figures(runs), "seconds": seconds}
 
 
 def print_table(rows: dict[str, Any]) -> None:
@@ -141,33 +141,6 @@ def print_table(rows: dict[str, Any]) -> None:
                 ]
                 figures.append(f"{row['seconds']:.0f} s")
             print("| " + " | ".join([name, contender, str(row["seeds"]), *figures, faster]) + " |")
-
-
-def plot(results: list[dict[str, Any]], out: Path) -> None:
-    """Learning curves: interquartile mean over seeds, and the range of all."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    from adaptax.experiment.plot import COLOURS
-    from adaptax.experiment.statistics import interquartile_mean
-
-    names = [name for name, case in CASES.items() if case.total_steps == 100_000]
-    names = [name for name in names if CASES[name].num_updates is None]
-    figure, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3), constrained_layout=True)
-    for axis, name in zip(axes, names, strict=True):
-        steps = (np.arange(NUM_BINS) + 0.5) * CASES[name].total_steps / NUM_BINS
-        for contender, colour in zip(CONTENDERS, COLOURS, strict=False):
-            mine = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
-            if mine:
-                curves = np.array([r["curve"] for r in mine], float)
-                axis.plot(steps, interquartile_mean(curves, 0), color=colour, label=contender)
-                axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15)
-        axis.set(title=name, xlabel="environment steps", ylabel="return")
-        axis.legend(frameon=False, fontsize=8)
-    figure.savefig(out / "off_policy.png", dpi=150)
 
 
 def main() -> None:

@@ -1,14 +1,8 @@
-"""What benchmarks/off_policy.py compares: the settings of all sides, and how runs are judged."""
+"""What benchmarks/off_policy.py compares: the settings of all sides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-NUM_BINS = 20
-"""Points of a learning curve."""
-NUM_EVALUATIONS = 20
-"""Episodes of the final policy's evaluation, acting by its mode."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +73,3 @@ CASES = {
     "dqn-30k": replace(DQN, total_steps=30_000),
     "sac-updates": replace(SAC, num_updates=1_000),
 }
-
-
-def learning(case: Case, episodes: list[tuple[int, float, int]]) -> dict[str, Any]:
-    """The learning curve, and the mean return of episodes that ended in the last tenth of steps.
-
-    `episodes` are (steps so far, mean return, number of episodes).
-    """
-    bins: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
-    for steps, mean, count in episodes:
-        bins[min(NUM_BINS * steps // case.total_steps, NUM_BINS - 1)].append((mean, count))
-
-    def mean_of(pairs: list[tuple[float, int]]) -> float | None:
-        total = sum(count for _, count in pairs)
-        return sum(mean * count for mean, count in pairs) / total if total else None
-
-    last = [pair for part in bins[-NUM_BINS // 10 :] for pair in part]
-    return {"final_return": mean_of(last), "curve": [mean_of(part) for part in bins]}

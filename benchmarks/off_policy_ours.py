@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from off_policy_cases import NUM_EVALUATIONS, Case, learning
+from learning_curves import NUM_EVALUATIONS, learning
+from off_policy_cases import Case
 
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -74,7 +75,7 @@ def run_ours(case: Case, seed: int) -> dict[str, Any]:
         "num_steps": sampler.num_steps,
         "num_updates": int(state.learner.num_updates),
         "evaluation": float(evaluation.returns.mean()),
-        **learning(case, episodes),
+        **learning(case.total_steps, episodes),
         "about": provenance(suite),
     }
 

@@ -24,16 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from learning_curves import NUM_EVALUATIONS, final_figures, learning, plot_curves, runs_of
+
 from adaptax.core.compilation import keep_compiled_programs
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "on_policy"
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_on_policy.py"
-NUM_BINS = 20
-"""Points of a learning curve."""
-NUM_EVALUATIONS = 20
-"""Episodes of the final policy's evaluation, acting by its mode."""
 
 
 @dataclass(frozen=True)
@@ -147,26 +145,9 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
         "seconds_compiled": float(laps[2:].mean() * len(laps)),
         "num_steps": sampler.num_steps,
         "evaluation": float(evaluation.returns.mean()),
-        **learning(case, episodes),
+        **learning(case.total_steps, episodes),
         "about": provenance(suite),
     }
-
-
-def learning(case: Case, episodes: list[tuple[int, float, int]]) -> dict[str, Any]:
-    """The learning curve, and the mean return of episodes that ended in the last tenth of steps.
-
-    `episodes` are (steps so far, mean return, number of episodes).
-    """
-    bins: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
-    for steps, mean, count in episodes:
-        bins[min(NUM_BINS * steps // case.total_steps, NUM_BINS - 1)].append((mean, count))
-
-    def mean_of(pairs: list[tuple[float, int]]) -> float | None:
-        total = sum(count for _, count in pairs)
-        return sum(mean * count for mean, count in pairs) / total if total else None
-
-    last = [pair for part in bins[-NUM_BINS // 10 :] for pair in part]
-    return {"final_return": mean_of(last), "curve": [mean_of(part) for part in bins]}
 
 
 def run_peer(case: Case, seed: int, python: Path, num_threads: int) -> dict[str, Any]:
@@ -176,7 +157,7 @@ def run_peer(case: Case, seed: int, python: Path, num_threads: int) -> dict[str,
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     result = json.loads(done.stdout.splitlines()[-1])
     episodes = [(steps, value, 1) for steps, value in result.pop("episodes")]
-    return {**result, **learning(case, episodes)}
+    return {**result, **learning(case.total_steps, episodes)}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -242,23 +223,15 @@ def one(options: argparse.Namespace) -> None:
 
 def summary(options: argparse.Namespace) -> None:
     """Interquartile means with 95 % bootstrap intervals over seeds, and ratios of time."""
-    import numpy as np
-
-    from adaptax.experiment.statistics import bootstrap_interval, interquartile_mean
-
     rows: dict[str, Any] = {}
     results = [json.loads(path.read_text()) for path in sorted(OUT.glob("*.*.*.json"))]
     for name, case in CASES.items():
         rows[name] = {}
         for contender in [*case.suites, PEER]:
-            runs = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
+            runs = runs_of(results, name, contender)
             if not runs:
                 continue
-            row: dict[str, Any] = {"seeds": len(runs)}
-            for figure in ("final_return", "evaluation"):
-                values = np.array([r[figure] for r in runs], float)
-                low, high = bootstrap_interval(values, "interquartile_mean")
-                row[figure] = [float(interquartile_mean(values)), float(low), float(high)]
+            row: dict[str, Any] = {"seeds": len(runs), **final_figures(runs)}
             timed = OUT / "time" / _file(name, contender, 0)
             if timed.exists():
                 taken = json.loads(timed.read_text())
@@ -273,7 +246,9 @@ def summary(options: argparse.Namespace) -> None:
                     row[f"times_faster{kind}"] = theirs / row[f"seconds{kind}"]
     (OUT / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
     print_table(rows)
-    plot(results)
+    lengths = {name: case.total_steps for name, case in CASES.items()}
+    contenders = {name: [*case.suites, PEER] for name, case in CASES.items()}
+    plot_curves(results, lengths, contenders, OUT / "on_policy.png")
 
 
 def print_table(rows: dict[str, Any]) -> None:
@@ -290,31 +265,6 @@ def print_table(rows: dict[str, Any]) -> None:
             names = ("seconds", "times_faster", "times_faster_again", "times_faster_compiled")
             figures = [f"{row[k]:.1f}" if k in row else "" for k in names]
             print("| " + " | ".join([name, contender, *returns, *figures]) + " |")
-
-
-def plot(results: list[dict[str, Any]]) -> None:
-    """Learning curves: interquartile mean over seeds, and the range of all."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    from adaptax.experiment.plot import COLOURS
-    from adaptax.experiment.statistics import interquartile_mean
-
-    figure, axes = plt.subplots(1, len(CASES), figsize=(4 * len(CASES), 3), constrained_layout=True)
-    for axis, (name, case) in zip(axes, CASES.items(), strict=True):
-        steps = (np.arange(NUM_BINS) + 0.5) * case.total_steps / NUM_BINS
-        for contender, colour in zip([*case.suites, PEER], COLOURS, strict=False):
-            mine = [r for r in results if (r["case"], r["contender"]) == (name, contender)]
-            if mine:
-                curves = np.array([r["curve"] for r in mine], float)
-                axis.plot(steps, interquartile_mean(curves, 0), color=colour, label=contender)
-                axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15)
-        axis.set(title=name, xlabel="environment steps", ylabel="return")
-        axis.legend(frameon=False, fontsize=8)
-    figure.savefig(OUT / "on_policy.png", dpi=150)
 
 
 def main() -> None:
