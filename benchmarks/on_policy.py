@@ -7,7 +7,7 @@ runs take is measured apart, one seed of each in one go: the machine must do not
 
     make bench-peers                                     once: the peers' own environment
     python benchmarks/on_policy.py run [--cases ...] [--seeds 0 1 2 3 4]
-    python benchmarks/on_policy.py time                  on a quiet machine
+    python benchmarks/on_policy.py time [--cases ...]    on a quiet machine
     python benchmarks/on_policy.py summary               table, summary.json and on_policy.png
 """
 
@@ -177,8 +177,8 @@ def time_all(options: argparse.Namespace) -> None:
     Ours twice: the second time with the programs that the first one compiled.
     """
     (OUT / "time").mkdir(parents=True, exist_ok=True)
-    for name, case in CASES.items():
-        for contender in [*case.suites, PEER]:
+    for name in options.cases:
+        for contender in [*CASES[name].suites, PEER]:
             path = OUT / "time" / _file(name, contender, 0)
             with tempfile.TemporaryDirectory() as home:
                 os.environ["XDG_CACHE_HOME"] = home
@@ -236,14 +236,18 @@ def summary(options: argparse.Namespace) -> None:
             if timed.exists():
                 taken = json.loads(timed.read_text())
                 row["seconds"] = taken["seconds"]
-                for kind in ("again", "compiled"):
-                    row[f"seconds_{kind}"] = taken.get(f"seconds_{kind}", taken["seconds"])
+                row |= {
+                    kind: taken[kind]
+                    for kind in ("seconds_again", "seconds_compiled")
+                    if kind in taken
+                }
             rows[name][contender] = row
         for row in rows[name].values():
             theirs = rows[name].get(PEER, {}).get("seconds")
             if theirs and "seconds" in row:
                 for kind in ("", "_again", "_compiled"):
-                    row[f"times_faster{kind}"] = theirs / row[f"seconds{kind}"]
+                    if f"seconds{kind}" in row:
+                        row[f"times_faster{kind}"] = theirs / row[f"seconds{kind}"]
     (OUT / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
     print_table(rows)
     lengths = {name: case.total_steps for name, case in CASES.items()}
@@ -276,8 +280,9 @@ def main() -> None:
     for name, function in (("run", run), ("time", time_all), ("one", one), ("summary", summary)):
         command = commands.add_parser(name)
         command.set_defaults(function=function)
-        if name == "run":
+        if name in ("run", "time"):
             command.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+        if name == "run":
             command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
         if name == "one":
             command.add_argument("case", choices=CASES)

@@ -193,8 +193,9 @@ def iterate(
     """Collect, update, and report; raises an AdaptaxError where the update is not finite."""
     rollout = collect(config, episodic_actor(network, state, deterministic=False), sampler)
     state, figures = update(config, network, state, rollout)
+    metrics = episode_metrics(rollout)  # while the update computes
     check_finite(rollout, figures, "loss_before", "kl")
-    return state, {**episode_metrics(rollout), **figures}
+    return state, {**metrics, **figures}
 
 
 def collect(config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: int = 1) -> Rollout:

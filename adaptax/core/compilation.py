@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from pathlib import Path
 
 MAX_BYTES = 2**30
@@ -14,11 +15,11 @@ MIN_SECONDS = 0.1
 
 
 def keep_compiled_programs() -> None:
-    """Keep compiled programs in the user's cache directory, before JAX is imported.
+    """Keep compiled programs in the user's cache directory, before JAX compiles anything.
 
     A run's programs take seconds to compile; a second run with the same settings, a resumed one or
-    an evaluation reads them instead, and computes the same bits. Through the environment, so that
-    processes started from here do so too. Does nothing where JAX_COMPILATION_CACHE_DIR says where
+    an evaluation reads them instead, and computes the same bits. So do the processes started from
+    here, by their environment. Does nothing where JAX_COMPILATION_CACHE_DIR says where
     programs go, or where the user has no directory to write to. It changes the whole process,
     therefore programs call it and the library does not.
     """
@@ -30,10 +31,17 @@ def keep_compiled_programs() -> None:
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
         return
-    if os.access(kept, os.W_OK):
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
-        os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(MAX_BYTES)
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = str(MIN_SECONDS)
+    if not os.access(kept, os.W_OK):
+        return
+    options = {
+        "jax_compilation_cache_dir": str(kept),
+        "jax_compilation_cache_max_size": MAX_BYTES,
+        "jax_persistent_cache_min_compile_time_secs": MIN_SECONDS,
+    }
+    os.environ.update({name.upper(): str(value) for name, value in options.items()})
+    if "jax" in sys.modules:  # which has read the environment
+        for name, value in options.items():
+            sys.modules["jax"].config.update(name, value)
 
 
 def processor() -> str:

@@ -51,6 +51,8 @@ class Sampler:
         listed = self.tasks.tasks
         if listed is None:
             return self.tasks.sample(self._generator(first), n)
+        if len(listed) == 1:  # nothing to draw
+            return listed * n
         drawn: list[Task] = []
         while len(drawn) < n:
             cycle, place = divmod(first + len(drawn), len(listed))
