@@ -20,7 +20,7 @@ monitoring.register_event_listener(lambda event, **_: hits.append(event))
 
 @jax.jit
 def slow_to_compile(x):
-    for _ in range(30):
+    for _ in range(200):
         x = jnp.sort(jnp.sin(x) @ x)
     return x
 
