@@ -20,10 +20,15 @@ class Cell:
     """Of the suite."""
     algorithm: dict[str, Any] = field(default_factory=dict)
     """Settings of rl2-ppo beside those of `RL2`."""
-    max_seconds: float = 1800.0
+    num_iterations: int = 1500
     """Of training."""
     required: bool = True
     """Whether commands without a cell mean this one too."""
+
+    def rl2(self) -> dict[str, Any]:
+        """All settings of rl2-ppo: the step size falls to 0 at the end of training."""
+        settings = {**RL2, **self.algorithm}
+        return {**settings, "lr_scheduler_steps": self.num_iterations * settings["num_epochs"]}
 
     def make_suite(self) -> Suite:
         """The suite with all its held-out tasks."""
@@ -32,7 +37,8 @@ class Cell:
 
 def bandit_cell(num_arms: int, num_pulls: int, **others: Any) -> Cell:
     settings = {"num_arms": num_arms, "num_pulls": num_pulls, "num_test_tasks": 10_000}
-    return Cell("bandit", settings, {"reward_scale": 2 / num_pulls}, **others)
+    more = {"meta_batch_size": 1024} if num_pulls == 10 else {}
+    return Cell("bandit", settings, {"reward_scale": 2 / num_pulls, **more}, **others)
 
 
 def mdp_cell(num_episodes: int, **others: Any) -> Cell:
@@ -47,6 +53,12 @@ RL2: dict[str, Any] = {
     "num_epochs": 4,
     "num_minibatches": 8,
     "lr": 2e-3,
+    "lr_scheduler": "linear",
+    # Errors of the value are around a twentieth, advantages around 1.
+    "value_coeff": 10.0,
+    # Without it, the policy settles for what it tries first.
+    "entropy_method": "regularized",
+    "policy_ent_coeff": 0.005,
     # A trial ends by itself, and all of its rewards count alike.
     "discount": 1.0,
     "gae_lambda": 0.95,
@@ -57,7 +69,7 @@ CELLS = {
     "bandit-10x10": bandit_cell(10, 10),
     "bandit-5x100": bandit_cell(5, 100),
     "bandit-10x100": bandit_cell(10, 100),
-    "bandit-50x100": bandit_cell(50, 100),
+    "bandit-50x100": bandit_cell(50, 100, num_iterations=2000),
     "bandit-5x500": bandit_cell(5, 500, required=False),
     "bandit-10x500": bandit_cell(10, 500, required=False),
     "bandit-50x500": bandit_cell(50, 500, required=False),

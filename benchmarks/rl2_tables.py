@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rl2_cells import CELLS, GRIDS, REQUIRED, RL2, Cell
+from rl2_cells import CELLS, GRIDS, REQUIRED, Cell
 
 from adaptax.core.rng import named_generator
 from adaptax.envs.task import Suite
@@ -142,16 +142,15 @@ def train(options: argparse.Namespace) -> None:
     """Train RL2 for one cell, or go on where its newest snapshot stands."""
     cell, run_dir = CELLS[options.cell], RUNS / options.cell
     if (run_dir / "config.json").exists():
-        longer = {} if options.max_seconds is None else {"max_seconds": options.max_seconds}
-        trainer = load_run(run_dir, **longer)
+        trainer = load_run(run_dir)
         trainer.resume()
     else:
         suite = cell.make_suite()
-        algorithm = make_algorithm("rl2-ppo", suite.spec, **{**RL2, **cell.algorithm})
+        algorithm = make_algorithm("rl2-ppo", suite.spec, **cell.rl2())
         config = TrainerConfig(
             str(run_dir),
             seed=SEED,
-            max_seconds=options.max_seconds or cell.max_seconds,
+            num_iterations=cell.num_iterations,
             evaluation_interval=None,
             snapshot_interval=50,
         )
@@ -303,9 +302,7 @@ def main() -> None:
         command = commands.add_parser(function.__name__)
         command.set_defaults(function=function)
         command.add_argument("cell", choices=CELLS)
-        if function is train:
-            command.add_argument("--max-seconds", type=float, help="of training, by default 1800")
-        else:
+        if function is agent:
             command.add_argument("run_dir", nargs="?", type=Path, help="by default train's")
     commands.add_parser("table").set_defaults(function=table)
     options = parser.parse_args()
