@@ -143,11 +143,11 @@ def _simulate(pipe: Any, names: Sequence[str], horizon: int) -> None:
 
 
 def measure(contenders: dict[str, Work], seconds: float) -> dict[str, float]:
-    """Steps a second of each, taking turns until each has had so many seconds."""
+    """Steps a second of each, taking turns until the slowest has had so many seconds."""
     for work in contenders.values():
         work()  # compiles, and makes what is made once
     spent, steps = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 0)
-    while min(spent.values()) < seconds:
+    while max(spent.values()) < seconds:
         for name, work in contenders.items():
             started = time.perf_counter()
             steps[name] += work()
@@ -185,7 +185,7 @@ def compare(suite: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
 def main() -> None:
     """Measure, print a table, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="per contender and size")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the slowest at each size")
     parser.add_argument("--lanes", type=int, nargs="+", default=LANES, help="multiples of 10")
     parser.add_argument("--horizon", type=int, default=500)
     parser.add_argument("--out", type=Path, help="JSON file")
