@@ -103,6 +103,10 @@ class Evaluator:
         test = [sampler.episodes(actor, tasks, num_lanes, 1) for _ in range(self.num_test_episodes)]
         return history, test
 
+    def abandon(self) -> None:
+        """Give up an evaluation that a fault has ended."""
+        self._sampler.abandon()
+
     def close(self) -> None:
         """Free the pools."""
         self._sampler.close()

@@ -8,7 +8,8 @@ import pytest
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import logger
-from adaptax.experiment.logger import Progress, RunLog, episode_returns, read_rows
+from adaptax.experiment.logger import RunLog, read_rows
+from adaptax.experiment.progress import Progress, episode_returns
 
 
 def row(iteration, **more):

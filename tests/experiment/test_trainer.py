@@ -25,7 +25,7 @@ from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.trainer import Trainer, TrainerConfig, prepare_run_dir
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 GOAL = (Task("goal", 0, {"goal": np.array([0.0, 1.0], np.float32)}),)
 NUM_LANES, NUM_STEPS = 2, 7
@@ -255,7 +255,7 @@ def test_resuming_a_finished_run_changes_nothing_and_gives_its_last_row(tmp_path
 
 
 def test_a_run_without_snapshots_cannot_be_resumed(tmp_path):
-    prepare_run_dir(tmp_path / "run", overwrite=False)
+    (tmp_path / "run").mkdir()
     with pytest.raises(SnapshotError, match="no snapshot that can be read"):
         trainer(tmp_path / "run").resume()
 
@@ -410,9 +410,8 @@ def test_the_task_set_has_its_own_hash():
 
 def test_a_run_directory_must_be_new_or_empty(tmp_path):
     (tmp_path / "empty").mkdir()
-    prepare_run_dir(tmp_path / "empty", overwrite=False)
-    prepare_run_dir(tmp_path / "deep" / "new", overwrite=False)
-    assert (tmp_path / "deep" / "new").is_dir()
+    for run_dir in (tmp_path / "empty", tmp_path / "deep" / "new"):
+        trainer(run_dir, num_iterations=1).run()
     trainer(tmp_path / "run", num_iterations=1).run()
     with pytest.raises(AdaptaxError, match="holds a run already"):
         trainer(tmp_path / "run", num_iterations=1).run()
@@ -423,7 +422,7 @@ def test_overwrite_deletes_runs_only(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "text").write_text("mine")
     with pytest.raises(AdaptaxError, match="holds no run"):
-        prepare_run_dir(tmp_path / "notes", overwrite=True)
+        trainer(tmp_path / "notes", overwrite=True).run()
     assert (tmp_path / "notes" / "text").read_text() == "mine"
     run = trainer(tmp_path / "run", num_iterations=2)
     run.run()
