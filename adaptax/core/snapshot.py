@@ -80,7 +80,7 @@ class Snapshots:
         """Snapshots that can be read, newest first; others are skipped with a warning."""
         iterations = self.iterations()
         for path in self._unfinished():
-            warnings.warn(f"snapshot {path} was never finished; it is not used", stacklevel=2)
+            warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
         for iteration in reversed(iterations):
             try:
                 yield iteration, self.load(iteration)

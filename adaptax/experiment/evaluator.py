@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.batch import PyTree, Rollout
@@ -65,6 +66,16 @@ class Evaluator:
         self._num_classes = 1 if listed is None else len({task.class_name for task in listed})
         check_task_count(self.num_tasks, self._num_classes, "num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
+
+    def protocol(self, algorithm: Algorithm) -> dict[str, Any]:
+        """What decides whether two evaluations can be compared, defaults filled in."""
+        return {
+            "num_tasks": self.num_tasks,
+            "num_lanes": self.config.num_lanes or algorithm.lanes_per_task,
+            "num_episodes": self.num_episodes,
+            "num_test_episodes": self.num_test_episodes,
+            "deterministic": self.config.deterministic,
+        }
 
     def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""

@@ -20,6 +20,8 @@ LOCK = "lock"
 """The file that a run holds locked; it tells who does. The lock ends with the process, however
 that ends, so that none is ever left behind."""
 
+UNFINISHED = "config.json.tmp"
+
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
@@ -91,7 +93,7 @@ def clear_run_dir(run_dir: Path) -> None:
 
 def write_config(run_dir: Path, description: dict[str, Any]) -> None:
     """Write `config.json` as a whole or not at all."""
-    path, unfinished = run_dir / "config.json", run_dir / "config.json.tmp"
+    path, unfinished = run_dir / "config.json", run_dir / UNFINISHED
     with writing(path):
         unfinished.write_text(json.dumps(description, indent=2) + "\n")
         unfinished.replace(path)
@@ -107,4 +109,5 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _contents(run_dir: Path) -> list[Path]:
-    return [path for path in run_dir.iterdir() if path.name != LOCK]
+    """All but what a run that was killed at once has left."""
+    return [path for path in run_dir.iterdir() if path.name not in (LOCK, UNFINISHED)]

@@ -6,21 +6,20 @@ import json
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.core.batch import PyTree
-from adaptax.core.config import check_positive, to_dict
-from adaptax.core.errors import DiskError, NotFinite, SnapshotError, check
+from adaptax.core.config import to_dict
+from adaptax.core.errors import DiskError, NotFinite, SnapshotError
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
 from adaptax.experiment.evaluation import Evaluation
-from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, row_of
+from adaptax.experiment.evaluator import Evaluator
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import provenance
 from adaptax.experiment.run_dir import (
@@ -31,56 +30,13 @@ from adaptax.experiment.run_dir import (
     write_config,
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.sampler import Sampler
+
+__all__ = ["Trainer", "TrainerConfig"]
 
 MOST_SKIPPED = 10
 """Iterations in a row that may be skipped before it counts as a fault that does not go away."""
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How long to train, and what to leave behind."""
-
-    run_dir: str
-    """Directory of the run; it must be new or empty."""
-    seed: int = 0
-    num_iterations: int | None = None
-    """Iterations in all; 100 where no limit is given."""
-    num_steps: int | None = None
-    """Environment steps after which to stop, at the end of an iteration."""
-    max_seconds: float | None = None
-    """Wall-clock seconds of training after which to stop, at the end of an iteration."""
-    evaluation_interval: int | None = 20
-    """Iterations between evaluations, the untrained agent's first; None: no evaluation."""
-    snapshot_interval: int = 10
-    """Iterations between snapshots."""
-    keep_snapshots: int = 3
-    """How many of the last snapshots to keep, beside the best."""
-    evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    tensorboard: bool = False
-    """Write TensorBoard event files too."""
-    quiet: bool = False
-    """No progress on the console."""
-    overwrite: bool = False
-    """Delete what the run directory holds."""
-    on_nan: Literal["stop", "skip"] = "stop"
-    """What a NaN or an infinity does, in an observation, a reward, a loss or a parameter: end the
-    run, or undo the iteration and go on with new episodes."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
-        check_positive(self, "snapshot_interval", "keep_snapshots")
-        check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
-
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, by the name of what they limit."""
-        limits = {
-            "iteration": self.num_iterations,
-            "num_steps": self.num_steps,
-            "seconds": self.max_seconds,
-        }
-        set_ones = {name: limit for name, limit in limits.items() if limit is not None}
-        return set_ones or {"iteration": 100}
 
 
 class Trainer:
@@ -118,7 +74,11 @@ class Trainer:
         """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
         self._log = self._new_log()
         with locked(self.run_dir):
-            self.load()
+            if self._ended_early():
+                warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
+                self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+            else:
+                self.load()
             self._snapshots.discard_after(self.iteration)
             recorded = json.loads((self.run_dir / "config.json").read_text())
             write_config(self.run_dir, {**recorded, "trainer": to_dict(self.config)})
@@ -141,6 +101,10 @@ class Trainer:
         """Evaluate the present state on held-out tasks."""
         return self._evaluator.evaluate(self.algorithm, self.state)
 
+    def protocol(self) -> dict[str, Any]:
+        """What decides whether two evaluations can be compared."""
+        return self._evaluator.protocol(self.algorithm)
+
     def evaluate_untrained(self) -> Evaluation:
         """Evaluate the state before training on the same tasks."""
         state = self.algorithm.init(named_key(self.config.seed, "init"))
@@ -159,8 +123,16 @@ class Trainer:
             "suite": {"name": self.suite.name, **suite},
             "trainer": to_dict(self.config),
             "seed": self.config.seed,
+            "protocol": self.protocol(),
             **provenance(self.suite),
         }
+
+    def _ended_early(self) -> bool:
+        """Whether the run ended before its first snapshot was due."""
+        if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
+            return False
+        rows = read_rows(self.run_dir / PROGRESS)
+        return not rows or rows[-1]["iteration"] < self.config.snapshot_interval
 
     def _new_log(self) -> RunLog:
         return RunLog(self.run_dir, tensorboard=self.config.tensorboard)
