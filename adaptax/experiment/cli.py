@@ -159,6 +159,12 @@ def evaluate_command(args: list[str]) -> None:
     protocol["deterministic"] = protocol["deterministic"] or options.deterministic
     found = "may not compare with what it was"
     trainer = _load(options.run_dir, found, ("device",), evaluation=protocol)
+    given = {name for name, value in vars(options).items() if value not in (None, False)}
+    then = read_config(Path(options.run_dir)).get("protocol", {})
+    for name, now in trainer.protocol().items():
+        if name in then.keys() - given and then[name] != now:
+            text = f"protocol.{name} was {then[name]}, is {now}"
+            warnings.warn(f"{options.run_dir} {found}: {text}", stacklevel=2)
     try:
         trainer.load()
         if options.json:

@@ -272,6 +272,51 @@ def test_resume_warns_of_what_has_changed(inside, tmp_path, capsys, change, mess
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_set": "0"}, "these runs may not compare: task_set of point-goal is "),
+        ({"device": "gpu (H200)"}, "device is cpu (cpu) in "),
+        ({"versions": {"mujoco": "3.2.0"}}, "versions.mujoco is 3.3.0 in "),
+        ({"protocol": {"num_tasks": 50}}, "protocol.num_tasks is 3 in "),
+    ],
+)
+def test_plot_warns_of_runs_that_do_not_compare(inside, tmp_path, capsys, change, message):
+    other = tmp_path / "other"
+    shutil.copytree("run", other)
+    config = other / "config.json"
+    recorded = json.loads(config.read_text())
+    for name, value in change.items():
+        recorded[name] = recorded[name] | value if isinstance(value, dict) else value
+    config.write_text(json.dumps(recorded))
+    cli.main(["plot", "run", str(other), "--out", str(tmp_path / "curves.png")])
+    err = capsys.readouterr().err
+    assert message in err
+    assert f" in {other}" in err
+    assert err.count("\n") == 1
+    cli.main(["plot", "run", "run", "--out", str(tmp_path / "curves.png")])
+    assert capsys.readouterr().err == ""
+
+
+def test_evaluate_tells_what_its_figures_depend_on_and_warns_where_that_differs(
+    inside, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    config = run / "config.json"
+    recorded = json.loads(config.read_text())
+    recorded |= {"protocol": {**recorded["protocol"], "num_lanes": 7}, "device": "gpu (H200)"}
+    config.write_text(json.dumps(recorded))
+    cli.main(["evaluate", str(run), "--json", "--num-tasks", "2"])
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert report["protocol"]["num_tasks"] == 2
+    assert {"task_set", "versions", "device", "seed"} <= report.keys()
+    assert "may not compare with what it was: device was gpu (H200), is cpu (cpu)" in err
+    assert "protocol.num_lanes was 7, is 1" in err
+    assert "num_tasks was" not in err  # that was asked for
+
+
 def test_without_a_command_there_is_help(capsys):
     for args in ([], ["--help"], ["-h"]):
         cli.main(args)

@@ -117,9 +117,9 @@ def test_a_fault_that_does_not_go_away_ends_a_run_that_skips(tmp_path):
 
 
 def test_what_may_be_infinite_is_left_alone(tmp_path):
-    run = diverging(trainer(tmp_path / "run", num_iterations=3), 2)
+    run = diverging(trainer(tmp_path / "run", num_iterations=2), 2)
     run.algorithm.may_be_infinite = ("['bias']",)
-    assert run.run()["iteration"] == 3
+    assert run.run()["iteration"] == 2
 
 
 def test_a_fault_in_an_evaluation_leaves_a_snapshot(tmp_path):
@@ -148,7 +148,7 @@ def limit_files(size: int) -> None:
 
 @pytest.fixture
 def disk():
-    """No file longer than SIZE `with disk(SIZE)`: within the test, or pytest could not report it."""
+    """No file grows beyond SIZE `with disk(SIZE)`: within the test, or pytest could not report."""
 
     @contextmanager
     def limited(size: int):
