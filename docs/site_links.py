@@ -1,7 +1,7 @@
 """What the site has and docs/ has not: API pages, one a room, and the files that pages link to.
 
-A hook of MkDocs (`make docs`). On GitHub a page's link to `../examples/own_environment.py` leads into
-the repository; the site has a copy of that file for it.
+A hook of MkDocs (`make docs`). On GitHub a page's link to `../examples/x.py` leads into the
+repository; the site has a copy of that file for it.
 """
 
 from __future__ import annotations

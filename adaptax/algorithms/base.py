@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.config import check_finite_numbers
 from adaptax.core.errors import NotFinite
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.functional.returns import episode_index, episode_sums
@@ -35,6 +37,8 @@ class Algorithm(ABC):
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
+        if is_dataclass(config):
+            check_finite_numbers(config, "algorithm")
         for name in ("meta_batch_size", "num_tasks"):
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation

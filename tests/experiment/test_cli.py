@@ -222,6 +222,35 @@ def test_a_changed_config_is_refused(inside, capsys, command, room, change, mess
         config.write_text(text)
 
 
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        ("suite", "gym:evil:Env-v0"),
+        ("suite", "gym:evil:adaptax/HalfCheetahVel-v1"),
+        ("suite", "evil"),
+        ("algorithm", "evil:Evil"),
+        ("algorithm", "../../evil"),
+    ],
+)
+def test_a_config_cannot_name_code(inside, capsys, monkeypatch, room, name, command):
+    monkeypatch.syspath_prepend(inside)
+    Path("evil.py").write_text("from pathlib import Path\nPath('mark').touch()\n")
+    config = Path("bare/config.json")
+    text = config.read_text()
+    recorded = json.loads(text)
+    recorded[room] |= {"name": name}
+    config.write_text(json.dumps(recorded))
+    try:
+        message = refused([command, "bare"], capsys)
+        assert name.removeprefix("gym:") in message
+    finally:
+        config.write_text(text)
+        Path("evil.py").unlink()
+    assert not Path("mark").exists()
+    assert "evil" not in sys.modules
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"algorithm": {"name": "nop"}}', "\x00"])
 @pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_a_damaged_config_is_refused(inside, capsys, command, text):

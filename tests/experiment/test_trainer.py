@@ -366,7 +366,8 @@ def test_a_run_can_be_in_another_thread(tmp_path):
     assert column(run) == [1, 2]
 
 
-def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path, number):
     run = tmp_path / "run"
     words = ["train", "nop", "point-goal", "--run-dir", str(run), "--quiet"]
     words += ["--num-iterations", "1000000", "--evaluation-interval", "None"]
@@ -375,7 +376,7 @@ def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
         deadline = time.monotonic() + 120
         while not (run / "progress.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=120)
     rows = read_rows(run / "progress.jsonl")
     last = rows[-1]["iteration"]
