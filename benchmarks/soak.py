@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,16 @@ def summary(samples: list[dict[str, float]]) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever ends this process ends the run too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
     """The samples of a run, and what they come to."""
     command = ["train", options.algorithm, options.suite, "--run-dir", str(run_dir), "--quiet"]
@@ -72,7 +84,7 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
     command += ["--snapshot-interval", "5", *SETTINGS.get(options.algorithm, [])]
     program = [sys.executable, "-m", "adaptax.experiment.cli", *command]
     started, samples = time.monotonic(), []
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process, ending(process):
         watched = psutil.Process(process.pid)
         while process.poll() is None and time.monotonic() - started < 60 * options.minutes:
             time.sleep(min(10.0, 6.0 * options.minutes))

@@ -27,7 +27,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "task_set": suite.task_set_hash(),
         "versions": {name: _version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
-        "device": f"{jax.default_backend()} ({jax.local_devices()[0].device_kind})",
+        "device": _device(),
         "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)),
     }
@@ -90,6 +90,13 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _device() -> str:
+    """What JAX computes on: its platform, and the model where it has one."""
+    device = jax.local_devices()[0]
+    kind = device.device_kind
+    return device.platform if kind == device.platform else f"{device.platform} ({kind})"
 
 
 def _processor() -> str:

@@ -239,7 +239,7 @@ def test_a_config_cannot_name_code(inside, capsys, monkeypatch, room, name, comm
     config = Path("bare/config.json")
     text = config.read_text()
     recorded = json.loads(text)
-    recorded[room] |= {"name": name}
+    recorded[room] = {"name": name}
     config.write_text(json.dumps(recorded))
     try:
         message = refused([command, "bare"], capsys)
@@ -305,7 +305,7 @@ def test_resume_warns_of_what_has_changed(inside, tmp_path, capsys, change, mess
     ("change", "message"),
     [
         ({"task_set": "0"}, "these runs may not compare: task_set of point-goal is "),
-        ({"device": "gpu (H200)"}, "device is cpu (cpu) in "),
+        ({"device": "gpu (H200)"}, "device is cpu in "),
         ({"versions": {"mujoco": "3.2.0"}}, "versions.mujoco is 3.3.0 in "),
         ({"protocol": {"num_tasks": 50}}, "protocol.num_tasks is 3 in "),
     ],
@@ -341,7 +341,7 @@ def test_evaluate_tells_what_its_figures_depend_on_and_warns_where_that_differs(
     report = json.loads(out)
     assert report["protocol"]["num_tasks"] == 2
     assert {"task_set", "versions", "device", "seed"} <= report.keys()
-    assert "may not compare with what it was: device was gpu (H200), is cpu (cpu)" in err
+    assert "may not compare with what it was: device was gpu (H200), is cpu" in err
     assert "protocol.num_lanes was 7, is 1" in err
     assert "num_tasks was" not in err  # that was asked for
 
