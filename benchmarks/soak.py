@@ -25,9 +25,16 @@ import numpy as np
 import psutil
 
 SETTINGS = {
-    "sac": ["--algorithm.memory-size", "50000", "--algorithm.min-steps", "400"],
+    "sac": [
+        *("--algorithm.memory-size", "20000"),
+        *("--algorithm.num-init-memory-steps", "2000"),
+        *("--algorithm.num-cycles", "4"),
+        *("--algorithm.min-steps", "100"),
+        *("--algorithm.num-updates", "25"),
+        *("--algorithm.hidden-sizes", "64", "64"),
+    ],
 }
-"""Flags with which a replay is full, and no longer growing, within the first minutes."""
+"""Flags with which a replay is full, and no longer growing, within minutes."""
 
 
 def observe(process: psutil.Process, run_dir: Path, started: float) -> dict[str, float] | None:
