@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout
-from adaptax.core.errors import AdaptaxError, EnvironmentFault
+from adaptax.core.config import check_finite_numbers
+from adaptax.core.errors import NotFinite
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.functional.returns import episode_index, episode_sums
 from adaptax.sampling.actor import Actor
@@ -29,9 +31,14 @@ class Algorithm(ABC):
     """Episodes in a row on one task that it is trained on; None where that is no matter."""
     lanes_per_task: int = 1
     """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
+    may_be_infinite: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the state that may hold infinity or NaN, by the end of their path; in all others
+    the trainer takes them for a fault."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
+        if is_dataclass(config):
+            check_finite_numbers(config, "algorithm")
         for name in ("meta_batch_size", "num_tasks"):
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation
@@ -83,26 +90,11 @@ def return_metrics(rollout: Rollout, num_episodes: int) -> Metrics:
     return metrics
 
 
-def check_finite(rollout: Rollout, figures: Mapping[str, Any], *names: str) -> None:
-    """Raise an AdaptaxError where a named figure of an update on the rollout is not finite.
-
-    An EnvironmentFault that says where, if the environment answered a finite action so: pools
-    refuse that themselves, but for the compiled loop.
-    """
-    wrong = [name for name in names if not np.isfinite(figures[name])]
-    if not wrong:
-        return
-    action, next_obs = (np.asarray(x) for x in (rollout.action, rollout.next_obs))
-    answers = np.concatenate([np.asarray(rollout.reward)[..., None], next_obs], axis=-1)
-    acted = np.isfinite(action.reshape(*rollout.valid.shape, -1)).all(-1)
-    faults = np.asarray(rollout.valid) & acted & ~np.isfinite(answers).all(-1)
-    if faults.any():
-        task, lane, step = np.argwhere(faults)[0]
-        raise EnvironmentFault(
-            f"task {task}, lane {lane}, step {step} of the rollout: the observation or the reward "
-            "is not finite"
-        )
-    raise AdaptaxError(
-        f"the update diverged: {wrong[0]} is {float(figures[wrong[0]])}; a smaller lr or "
-        "max_grad_norm may help"
-    )
+def check_finite(figures: Mapping[str, Any], *names: str) -> None:
+    """Raise NotFinite where a named figure of an update, a term of its loss say, is not finite."""
+    for name in names:
+        if not np.isfinite(figures[name]):
+            raise NotFinite(
+                f"the update diverged: {name} is {float(figures[name])}; a smaller lr or "
+                "max_grad_norm may help"
+            )

@@ -73,6 +73,7 @@ class CEM(Algorithm):
 
     name = "cem"
     config: CEMConfig
+    may_be_infinite = (".best.score",)
 
     def __init__(self, config: CEMConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)

@@ -81,6 +81,7 @@ class CMAES(Algorithm):
 
     name = "cma-es"
     config: CMAESConfig
+    may_be_infinite = (".best.score", "['recent_costs']")
 
     def __init__(self, config: CMAESConfig, spec: EnvSpec) -> None:
         super().__init__(config, spec)

@@ -12,13 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.base import Algorithm, Metrics, check_finite
 from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree, Rollout
-from adaptax.core.errors import AdaptaxError
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import ADAM, Figures
@@ -71,11 +69,7 @@ class MAML(Algorithm):
         """Episodes before and after adaptation to each task, then the outer step."""
         data, returns = self.meta.collect(state.params, sampler, dice=self.dice)
         state, figures = self.update(state, data)
-        if not np.isfinite(figures["kl"]):
-            raise AdaptaxError(
-                f"the policy diverged: its KL from the one before is {figures['kl']}; "
-                "a smaller lr or inner_lr may help"
-            )
+        check_finite(figures, *(name for name in figures if "loss" in name), "kl")
         return state, {**returns, **figures}
 
     def actor(self, state: Any, *, deterministic: bool = False) -> Actor:

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.base import Metrics, check_finite
 from adaptax.core.batch import PyTree, Rollout, Transitions
 from adaptax.core.config import check_positive, check_unit
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.minibatches import Figures, Schedule
 from adaptax.functional.q_learning import averaged
@@ -205,8 +205,7 @@ class Loop:
             state, done = self.learn(state)
             figures.append(done)
         means = {name: float(np.mean([f[name] for f in figures])) for name in figures[0]}
-        if not all(np.isfinite(list(means.values()))):
-            raise AdaptaxError(f"learning diverged: {means}; a smaller lr may help")
+        check_finite(means, *means)
         state = replace(state, num_iterations=state.num_iterations + np.int32(1))
         held = {"replay_size": len(state.replay), "num_updates": int(state.learner.num_updates)}
         return state, {**episode_metrics(*rollouts), **means, **held}

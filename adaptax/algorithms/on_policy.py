@@ -190,11 +190,11 @@ def episodic_actor(network: ActorCritic, state: State, deterministic: bool) -> A
 def iterate(
     config: OnPolicyConfig, network: ActorCritic, state: State, sampler: Sampler, update: Update
 ) -> tuple[State, Metrics]:
-    """Collect, update, and report; raises an AdaptaxError where the update is not finite."""
+    """Collect, update, and report; raises NotFinite where the update diverged."""
     rollout = collect(config, episodic_actor(network, state, deterministic=False), sampler)
     state, figures = update(config, network, state, rollout)
     metrics = episode_metrics(rollout)  # while the update computes
-    check_finite(rollout, figures, "loss_before", "kl")
+    check_finite(figures, "loss_before", "kl")
     return state, {**metrics, **figures}
 
 

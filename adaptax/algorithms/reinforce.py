@@ -81,12 +81,12 @@ class Reinforce(Algorithm):
         return State(params, optimizer(self.config).init(params), moments, key)
 
     def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Whole episodes, one gradient step; raises an AdaptaxError where it is not finite."""
+        """Whole episodes, one gradient step; raises NotFinite where it diverged."""
         config, tasks = self.config, sampler.sample_tasks(1)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         baseline = _baseline(config, rollout)
         state, figures = _update(config, self.network, state, rollout, baseline)
-        check_finite(rollout, figures, "policy_loss")
+        check_finite(figures, "policy_loss")
         return state, {**episode_metrics(rollout), **figures}
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:

@@ -138,7 +138,7 @@ class RL2(Algorithm):
         tasks = sampler.sample_tasks(self.config.meta_batch_size)
         rollout = sampler.episodes(self.actor(state), tasks, 1, self.trained_episodes)
         state, metrics = self.update(state, rollout)
-        check_finite(rollout, metrics, "kl", "value_loss")
+        check_finite(metrics, "kl", "value_loss")
         return state, {**return_metrics(rollout, self.trained_episodes), **metrics}
 
     def fresh_variables(self, key: jax.Array) -> PyTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -37,6 +38,17 @@ def check_positive(config: Any, *names: str) -> None:
         value = getattr(config, name)
         for item in value if isinstance(value, tuple) else (value,):
             check(item is None or item > 0, f"{name} must be greater than 0, not {item}")
+
+
+def check_finite_numbers(config: Any, where: str) -> None:
+    """Raise where a number of a config, or of one within it, is NaN or infinite."""
+    for f in dataclasses.fields(config):
+        value, path = getattr(config, f.name), f"{where}.{f.name}"
+        if dataclasses.is_dataclass(value):
+            check_finite_numbers(value, path)
+        for item in value if isinstance(value, tuple) else (value,):
+            finite = not isinstance(item, float) or math.isfinite(item)
+            check(finite, f"{path} must be a finite number, not {item}")
 
 
 def check_unit(config: Any, *names: str) -> None:

@@ -18,8 +18,16 @@ class SnapshotError(AdaptaxError):
     """A snapshot that is missing, damaged, or belongs to another configuration."""
 
 
+class DiskError(AdaptaxError):
+    """A file that could not be written: the disk is full, or the directory not writable."""
+
+
 class EnvironmentFault(AdaptaxError):
     """An environment that broke its contract: a wrong shape, a NaN, an exception."""
+
+
+class NotFinite(AdaptaxError):
+    """NaN or infinity: in what an environment answered, a figure of an update, a parameter."""
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:

@@ -2,16 +2,19 @@
 
 A snapshot is a directory `iteration-N` that Orbax writes elsewhere and moves into place; it holds
 arrays, numbers and text, never code. `iteration-N.json` beside it, written last, holds a digest of
-every byte: a directory without it was never finished, one that does not match is damaged.
+every byte: a directory without it was never finished, one that does not match is damaged. What is
+half-written, or could not be, never touches an older snapshot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.batch import PyTree
-from adaptax.core.errors import ConfigError, SnapshotError
+from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
 
 _PREFIX = "iteration-"
 
@@ -38,34 +41,61 @@ class Snapshots:
         """Write `tree` (nested dicts of arrays, numbers, strings) as the snapshot of `iteration`.
 
         `score` decides which snapshot is the best; None and NaN never are. Arrays of size 0
-        cannot be stored.
+        cannot be stored. Raises a DiskError, and leaves nothing behind, where the disk is full or
+        cannot be written.
         """
-        self._remove(iteration)
         path = self._path(iteration)
-        with _checkpointer() as checkpointer:
-            checkpointer.save(path, jax.tree.map(_on_host, tree))
-        comparable = score is not None and math.isfinite(score)
-        about = {"digest": _digest(path), "score": score if comparable else None}
-        unfinished = path.with_suffix(".json.tmp")
-        unfinished.write_text(json.dumps(about))
-        os.replace(unfinished, path.with_suffix(".json"))
+        writing, about_writing = path.with_name(f"{path.name}.writing"), path.with_suffix(".tmp")
+        try:
+            self._clear(writing, about_writing)
+            with _checkpointer() as checkpointer:
+                checkpointer.save(writing, jax.tree.map(_on_host, tree))
+            comparable = score is not None and math.isfinite(score)
+            about = {"score": score if comparable else None, **_digests(writing)}
+            about_writing.write_text(json.dumps(about))
+            self._remove(iteration)
+            writing.rename(path)
+            os.replace(about_writing, path.with_suffix(".json"))
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                self._clear(writing, about_writing)
+            if (reason := _of_the_disk(error)) is not None:
+                raise DiskError(f"cannot write snapshot {path}: {reason}") from error
+            raise
         self._prune()
 
     def load(self, iteration: int) -> PyTree:
         """The tree of one snapshot; raises SnapshotError if it is damaged."""
-        path = self._path(iteration)
-        if not path.is_dir() or _digest(path) != self._about(iteration).get("digest"):
-            raise SnapshotError(f"snapshot {path} is damaged or incomplete")
-        with _checkpointer() as checkpointer:
-            return checkpointer.restore(path)
+        path, about = self._path(iteration), self._about(iteration)
+        found = _digests(path) if path.is_dir() else {"digest": None}
+        if found["digest"] != about.get("digest"):
+            raise SnapshotError(f"snapshot {path} is damaged or incomplete{_culprit(about, found)}")
+        try:
+            with _checkpointer() as checkpointer:
+                return checkpointer.restore(path)
+        except Exception as error:  # whatever Orbax makes of files that it has not written
+            raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
     def newest(self) -> Iterator[tuple[int, PyTree]]:
-        """Snapshots that can be read, newest first; damaged ones are skipped with a warning."""
-        for iteration in reversed(self.iterations()):
+        """Snapshots that can be read, newest first; others are skipped with a warning."""
+        iterations = self.iterations()
+        for path in self._unfinished():
+            warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
+        for iteration in reversed(iterations):
             try:
                 yield iteration, self.load(iteration)
             except SnapshotError as error:
                 warnings.warn(f"{error}; trying the one before it", stacklevel=2)
+
+    @contextlib.contextmanager
+    def reading(self, iteration: int) -> Iterator[None]:
+        """Take what its tree lacks, or has in another shape, for the snapshot's fault."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise SnapshotError(
+                f"snapshot {self._path(iteration)} is not of this run: {one_line(error)}"
+            ) from error
 
     def iterations(self) -> list[int]:
         """Iterations with a finished snapshot, in order."""
@@ -77,10 +107,20 @@ class Snapshots:
         for other in self.iterations():
             if other > iteration:
                 self._remove(other)
+        for path in self._unfinished():
+            shutil.rmtree(path)
+
+    def _unfinished(self) -> list[Path]:
+        """Directories that an interrupted save left behind."""
         finished = {self._path(i) for i in self.iterations()}
-        for path in self.directory.glob(f"{_PREFIX}*"):
-            if path.is_dir() and path not in finished:
-                shutil.rmtree(path)
+        paths = sorted(self.directory.glob(f"{_PREFIX}*"))
+        return [path for path in paths if path.is_dir() and path not in finished]
+
+    def _clear(self, writing: Path, about_writing: Path) -> None:
+        """Remove what is left of a save, Orbax's own unfinished directories included."""
+        about_writing.unlink(missing_ok=True)
+        for path in self.directory.glob(f"{writing.name}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _prune(self) -> None:
         iterations = self.iterations()
@@ -184,20 +224,44 @@ def _on_host(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
 
 
-def _digest(directory: Path) -> str:
-    """SHA-256 over the names and bytes of all files."""
-    digest = hashlib.sha256()
+def _digests(directory: Path) -> dict[str, Any]:
+    """`files`: SHA-256 of each; `digest`: of all their names and bytes."""
+    files, whole = {}, hashlib.sha256()
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        digest.update(str(path.relative_to(directory)).encode())
+        name = str(path.relative_to(directory))
         with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+            digest = hashlib.file_digest(file, "sha256")
+        files[name] = digest.hexdigest()
+        whole.update(name.encode())
+        whole.update(digest.digest())
+    return {"digest": whole.hexdigest(), "files": files}
+
+
+def _culprit(about: dict[str, Any], found: dict[str, Any]) -> str:
+    """In words, the first file that is not as it was written."""
+    written, present = about.get("files"), found.get("files")
+    if not isinstance(written, dict) or not isinstance(present, dict):
+        return ""
+    for name in sorted(written.keys() | present.keys()):
+        if name not in present:
+            return f": its file {name} is missing"
+        if written.get(name) != present[name]:
+            return f": its file {name} {'has changed' if name in written else 'was added'}"
+    return ""
+
+
+def _of_the_disk(error: Exception) -> str | None:
+    """What the operating system refused, in its words; None if it is another kind of error."""
+    if isinstance(error, OSError):
+        return error.strerror
+    code = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore has no class for it
+    return os.strerror(int(code[1])) if code else None
 
 
 def _checkpointer() -> Any:
     import orbax.checkpoint as ocp  # imported late: half a second that `--help` need not wait
 
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # its errors are raised as well
     # Floating-point numbers hardly compress: a full replay would shrink by a tenth, for a second
     # copy of it in memory and a third more computing.
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))

@@ -9,7 +9,7 @@ import numpy as np
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pool import Pool, SlotFault
+from adaptax.envs.pool import Pool, SlotFault, SlotNotFinite
 from adaptax.envs.task import Task
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
@@ -51,14 +51,26 @@ class EpisodeLog:
         self.num_steps[slots] += 1
         self.obs[slots], self.running[slots] = obs, np.logical_not(ended)
 
-    def fault(self, slot: int, problem: str) -> SlotFault:
+    def fault(self, slot: int, problem: str, kind: type[SlotFault] = SlotFault) -> SlotFault:
         """The exception that says what is wrong with a slot."""
-        return SlotFault(slot, int(self.num_steps[slot]), self.tasks[slot], problem)
+        return kind(slot, int(self.num_steps[slot]), self.tasks[slot], problem)
 
-    def require(self, good: np.ndarray, slots: np.ndarray, problem: str) -> None:
+    def require(
+        self,
+        good: np.ndarray,
+        slots: np.ndarray,
+        problem: str,
+        kind: type[SlotFault] = SlotFault,
+    ) -> None:
         """Raise the fault of the first of `slots` [K] whose `good` [K] is False."""
         if not good.all():
-            raise self.fault(int(slots[np.argmin(good)]), problem)
+            raise self.fault(int(slots[np.argmin(good)]), problem, kind)
+
+    def require_finite(self, values: np.ndarray, slots: np.ndarray, what: str) -> None:
+        """Raise the fault of the first of `slots` [K] where `values` [K, ...] is not finite."""
+        if not np.isfinite(values).all():
+            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
+            self.require(good, slots, f"{what} is not finite", SlotNotFinite)
 
     def save(self) -> PyTree:
         """Seeds, actions, counts and last observations, each [P, ...]."""

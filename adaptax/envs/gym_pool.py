@@ -181,8 +181,7 @@ class GymPool:
             obs = self._encode(native)
         except Exception as error:
             raise self._log.fault(slot, one_line(error)) from error
-        if not np.isfinite(obs).all():
-            raise self._log.fault(slot, "the observation after the reset is not finite")
+        self._require_finite(slot, obs, "the observation after the reset")
         self._log.begin(slot, seed, obs)
 
     def _step_one(self, slot: int, action: np.ndarray) -> tuple[float, bool, bool, bool]:
@@ -190,6 +189,7 @@ class GymPool:
         if not self._log.running[slot]:
             raise self._log.fault(slot, "no running episode: reset it first")
         self._log.running[slot] = False  # After a fault below nobody knows where it stands.
+        self._require_finite(slot, action, "the action")
         try:
             native, reward, terminated, truncated, info = self._envs[slot].step(
                 self._decode(action)
@@ -197,12 +197,15 @@ class GymPool:
             obs, reward, success = self._encode(native), float(reward), bool(success_in(info))
         except Exception as error:
             raise self._log.fault(slot, one_line(error)) from error
-        if not (np.isfinite(reward) and np.isfinite(obs).all()):
-            raise self._log.fault(slot, "the observation or the reward is not finite")
+        self._require_finite(slot, obs, "the observation")
+        self._require_finite(slot, reward, "the reward")
         last = self._log.num_steps[slot] + 1 >= self.spec.horizon
         truncated = not terminated and (truncated or last)
         self._log.add(slot, action, obs, terminated or truncated)
         return reward, terminated, truncated, success
+
+    def _require_finite(self, slot: int, values: np.ndarray | float, what: str) -> None:
+        self._log.require_finite(np.asarray(values)[None], np.array([slot]), what)
 
 
 def _horizon(env: Env, horizon: int | None) -> int:

@@ -15,7 +15,7 @@ from mujoco.rollout import Rollout
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.envs.mujoco_body import Body, Outcome, Physics
-from adaptax.envs.pool import SlotFault, StepResult, check_actions, check_reset
+from adaptax.envs.pool import SlotFault, SlotNotFinite, StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Task
 
 
@@ -71,7 +71,7 @@ class MujocoPool:
         _, sensors = self._simulate(slots, state, _Buffers(self._body.model, len(slots), 1))
         obs = self._body.observation(self._physics(state, sensors[:, 0])).astype(np.float32)
         self._num_steps[slots] = 0
-        self._require_finite(slots, "the observation is not finite", obs)
+        self._require_finite(slots, "the observation after the reset", obs)
         self._state[slots] = state
         self._running[slots] = True
         return obs
@@ -82,7 +82,7 @@ class MujocoPool:
         self._raise_unless(self._running.take(slots), slots, "no running episode: reset it first")
         where = self._index(slots)
         action = np.clip(actions, -1.0, 1.0).astype(np.float64)
-        self._require_finite(slots, "the action is not finite", action)
+        self._require_finite(slots, "the action", action)
         before_state = self._state[where]
         control = self._control_centre + self._control_half_range * action
         states, sensors = self._simulate(slots, before_state, self._buffers, control)
@@ -93,8 +93,8 @@ class MujocoPool:
         outcome = self._body.outcome(before, action, after, params)
         obs = self._body.observation(after).astype(np.float32)
         self._check_physics(slots, before_state, state)
-        problem = "the observation or the reward is not finite"
-        self._require_finite(slots, problem, obs, outcome.reward[:, None])
+        self._require_finite(slots, "the observation", obs)
+        self._require_finite(slots, "the reward", outcome.reward)
         self._state[where] = state
         self._num_steps[where] += 1
         return self._result(where, obs, outcome)
@@ -238,20 +238,26 @@ class MujocoPool:
         timestep = self._body.model.opt.timestep
         elapsed = after[:, 0] - before[:, 0]
         whole = np.abs(elapsed - self._body.frame_skip * timestep) < 0.5 * timestep
-        self._raise_unless(whole, slots, "the simulation diverged")
+        self._raise_unless(whole, slots, "the simulation diverged", SlotNotFinite)
 
-    def _require_finite(self, slots: np.ndarray, problem: str, *values: np.ndarray) -> None:
-        """Raise a SlotFault unless all of `values` [K, D] is finite."""
-        if not all(np.isfinite(x).all() for x in values):
-            rows = np.concatenate(values, axis=1)
-            self._raise_unless(np.isfinite(rows).all(axis=1), slots, problem)
+    def _require_finite(self, slots: np.ndarray, what: str, values: np.ndarray) -> None:
+        """Raise unless all of `values` [K, ...] is finite."""
+        if not np.isfinite(values).all():
+            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
+            self._raise_unless(good, slots, f"{what} is not finite", SlotNotFinite)
 
-    def _raise_unless(self, good: np.ndarray, slots: np.ndarray, problem: str) -> None:
+    def _raise_unless(
+        self,
+        good: np.ndarray,
+        slots: np.ndarray,
+        problem: str,
+        kind: type[SlotFault] = SlotFault,
+    ) -> None:
         """Raise a SlotFault that names the first slot whose `good` [K] is False."""
         if good.all():
             return
         slot = int(slots[np.argmin(good)])
-        raise SlotFault(slot, int(self._num_steps[slot]), self._tasks[slot], problem)
+        raise kind(slot, int(self._num_steps[slot]), self._tasks[slot], problem)
 
 
 def _sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from adaptax.core.errors import EnvironmentFault
+from adaptax.core.errors import EnvironmentFault, NotFinite
 from adaptax.core.spec import EnvSpec
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
@@ -66,6 +66,10 @@ class SlotFault(EnvironmentFault):
         self.slot, self.step, self.task, self.problem = slot, step, task, problem
         name = repr(task.name) if task else "none"
         super().__init__(f"slot {slot}, step {step}, task {name}: {problem}")
+
+
+class SlotNotFinite(SlotFault, NotFinite):
+    """A slot whose action, observation or reward is NaN or infinite."""
 
 
 def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:

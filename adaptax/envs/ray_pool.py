@@ -50,10 +50,22 @@ class _Part:
 
 
 class RayPool:
-    """P slots shared out to the actors of `crew`, each with a pool made by `make_pool`."""
+    """P slots shared out to the actors of `crew`, each with a pool made by `make_pool`.
 
-    def __init__(self, make_pool: MakePool, spec: EnvSpec, crew: RayCrew, num_slots: int) -> None:
+    Where none of the actors that owe an answer, to a whole rollout for example, has given one
+    within `timeout` seconds, that is an EnvironmentFault.
+    """
+
+    def __init__(
+        self,
+        make_pool: MakePool,
+        spec: EnvSpec,
+        crew: RayCrew,
+        num_slots: int,
+        timeout: float = 1800.0,
+    ) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
+        self._timeout = timeout
         self.spec, self.num_slots = spec, num_slots
         self._make_pool, self._crew = make_pool, crew
         self._tasks: list[Task | None] = [None] * num_slots
@@ -128,7 +140,11 @@ class RayPool:
         with self._or_close():
             pending = {self._send(actor, jobs[actor]): actor for actor in jobs}
             while pending:
-                ref = ray.wait(list(pending))[0][0]
+                ready = ray.wait(list(pending), timeout=self._timeout)[0]
+                if not ready:
+                    name = self._parts[next(iter(pending.values()))].name
+                    raise EnvironmentFault(f"{name} has not answered within {self._timeout:g} s")
+                ref = ready[0]
                 part = self._parts[pending.pop(ref)]
                 try:
                     answer = self._answer(part, ref)

@@ -38,6 +38,28 @@ class Task:
         return [self.name, self.index, params]
 
 
+def plain_params(name: str, params: Params) -> dict[str, Any]:
+    """A task's parameters; raises a ConfigError where one is no number, string or array of them."""
+    for key, value in params.items():
+        check(isinstance(key, str), f"task {name!r}: the parameter name {key!r} is not a string")
+        array = _array(value)
+        check(
+            array.dtype.kind in "biufU" and array.size > 0,
+            f"task {name!r}: its parameter {key!r} is a {type(value).__name__}; "
+            "parameters are numbers, strings and arrays of them, not empty",
+        )
+        finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+        check(finite, f"task {name!r}: its parameter {key!r} is not finite")
+    return dict(params)
+
+
+def _array(value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.asarray(None)
+
+
 class TaskDistribution(Protocol):
     """Where tasks come from."""
 
@@ -57,7 +79,7 @@ class TaskList:
     def __init__(self, name: str, params: Sequence[Params]) -> None:
         check(len(params) > 0, f"task list {name!r} is empty")
         self.tasks: tuple[Task, ...] = tuple(
-            Task(f"{name}-{i}", i, dict(p)) for i, p in enumerate(params)
+            Task(f"{name}-{i}", i, plain_params(f"{name}-{i}", p)) for i, p in enumerate(params)
         )
 
     def sample(

@@ -224,8 +224,7 @@ def _same(task: Task, other: Task | None) -> bool:
 
 
 def _require_finite(log: EpisodeLog, slots: np.ndarray, obs: np.ndarray) -> None:
-    finite = np.isfinite(obs).all(axis=1)
-    log.require(finite, slots, "the observation after the reset is not finite")
+    log.require_finite(obs, slots, "the observation after the reset")
 
 
 def _every_action(
@@ -251,8 +250,8 @@ def _act(lanes: VectorLanes, log: EpisodeLog, slots: np.ndarray, every: np.ndarr
         except ValueError as error:
             raise log.fault(slot, str(error)) from error
     step = lanes.step(native)
-    finite = np.isfinite(step.next_obs[slots]).all(axis=1) & np.isfinite(step.reward[slots])
-    log.require(finite, slots, "the observation or the reward is not finite")
+    log.require_finite(step.next_obs[slots], slots, "the observation")
+    log.require_finite(step.reward[slots], slots, "the reward")
     return step
 
 

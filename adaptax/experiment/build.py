@@ -9,7 +9,7 @@ from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict
+from adaptax.core.config import check_finite_numbers, from_dict
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.task import Suite
@@ -34,6 +34,7 @@ def make_algorithm(name: str, spec: EnvSpec, **settings: Any) -> Algorithm:
 
 def with_config(make: Any, config: Any) -> Suite:
     """The suite that `make` gives for `config`, with the config on record."""
+    check_finite_numbers(config, "suite")
     suite: Suite = make(config)
     return replace(suite, config=config)
 

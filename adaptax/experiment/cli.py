@@ -121,7 +121,7 @@ def train_command(args: list[str]) -> None:
     options = parse(
         settings, [full_flag(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
     )
-    keep_freed_memory()
+    _set_up_process(options.trainer.num_cores)
     suite = with_config(make, options.suite)
     trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
     try:
@@ -136,8 +136,10 @@ def resume_command(args: list[str]) -> None:
     changes: dict[str, Any] = {}
     if options.num_iterations is not None:
         changes = {"num_iterations": options.num_iterations, "num_steps": None, "max_seconds": None}
-    keep_freed_memory()
-    trainer = _load(options.run_dir, **changes)
+    from adaptax.experiment.build import read_config
+
+    _set_up_process(read_config(Path(options.run_dir))["trainer"].get("num_cores"))
+    trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     try:
         trainer.resume()
     finally:
@@ -158,7 +160,14 @@ def evaluate_command(args: list[str]) -> None:
     asked = {name: getattr(options, name) for name in names}
     protocol |= {name: value for name, value in asked.items() if value is not None}
     protocol["deterministic"] = protocol["deterministic"] or options.deterministic
-    trainer = _load(options.run_dir, evaluation=protocol)
+    found = "may not compare with what it was"
+    trainer = _load(options.run_dir, found, ("device",), evaluation=protocol)
+    given = {name for name, value in vars(options).items() if value not in (None, False)}
+    then = read_config(Path(options.run_dir)).get("protocol", {})
+    for name, now in trainer.protocol().items():
+        if name in then.keys() - given and then[name] != now:
+            text = f"protocol.{name} was {then[name]}, is {now}"
+            warnings.warn(f"{options.run_dir} {found}: {text}", stacklevel=2)
     try:
         trainer.load()
         if options.json:
@@ -174,8 +183,10 @@ def plot_command(args: list[str]) -> None:
     options = parse(PlotArgs, args, "adaptax plot")
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
+    from adaptax.experiment.build import read_config
     from adaptax.experiment.plot import plot_adaptation, plot_learning
     from adaptax.experiment.plot_classes import has_classes, plot_classes
+    from adaptax.experiment.provenance import differences_between
 
     run_dirs = [Path(run_dir) for run_dir in options.run_dirs]
     folder = run_dirs[0] if len(run_dirs) == 1 else Path()
@@ -183,6 +194,9 @@ def plot_command(args: list[str]) -> None:
     if options.out is not None:
         learning = Path(options.out)
         adaptation = learning.with_stem(f"{learning.stem}-adaptation")
+    runs = {run_dir: read_config(run_dir) for run_dir in run_dirs if run_dir.is_dir()}
+    for line in differences_between(runs):
+        warnings.warn(f"these runs may not compare: {line}", stacklevel=2)
     plot_learning(run_dirs, learning)
     print(f"wrote {learning}")
     if all((run_dir / "evaluations.jsonl").exists() for run_dir in run_dirs):
@@ -236,15 +250,25 @@ COMPILING = ("train", "resume", "evaluate", "video")
 """Commands of which a second run need not compile again."""
 
 
-def _load(run_dir: str, **changes: Any) -> Any:
-    """The trainer of a run, with a warning for what is no longer as recorded."""
+def _set_up_process(num_cores: int | None) -> None:
+    """What has to come before JAX computes anything."""
+    keep_freed_memory()
+    if num_cores is not None:
+        from adaptax.experiment.cores import take_cores
+
+        take_cores(num_cores)
+
+
+def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:
+    """The trainer of a run, with a warning where what the named fields say is not as recorded."""
     from adaptax.experiment.build import load_run, read_config
-    from adaptax.experiment.provenance import differences, provenance
+    from adaptax.experiment.provenance import MACHINE, differences, provenance
 
     trainer = load_run(Path(run_dir), **changes)
-    found = differences(read_config(Path(run_dir)), provenance(trainer.suite))
+    recorded = read_config(Path(run_dir))
+    found = differences(recorded, provenance(trainer.suite), names or MACHINE)
     if found:
-        warnings.warn(f"{run_dir} may not continue bit for bit: {'; '.join(found)}", stacklevel=2)
+        warnings.warn(f"{run_dir} {consequence}: {'; '.join(found)}", stacklevel=2)
     return trainer
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.batch import PyTree, Rollout
@@ -66,6 +67,16 @@ class Evaluator:
         check_task_count(self.num_tasks, self._num_classes, "num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
+    def protocol(self, algorithm: Algorithm) -> dict[str, Any]:
+        """What decides whether two evaluations can be compared, defaults filled in."""
+        return {
+            "num_tasks": self.num_tasks,
+            "num_lanes": self.config.num_lanes or algorithm.lanes_per_task,
+            "num_episodes": self.num_episodes,
+            "num_test_episodes": self.num_test_episodes,
+            "deterministic": self.config.deterministic,
+        }
+
     def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""
         sampler = self._sampler
@@ -102,6 +113,10 @@ class Evaluator:
         actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
         test = [sampler.episodes(actor, tasks, num_lanes, 1) for _ in range(self.num_test_episodes)]
         return history, test
+
+    def abandon(self) -> None:
+        """Give up an evaluation that a fault has ended."""
+        self._sampler.abandon()
 
     def close(self) -> None:
         """Free the pools."""

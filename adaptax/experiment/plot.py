@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, episode_returns, read_rows
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.progress import episode_returns
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:

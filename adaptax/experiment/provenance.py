@@ -1,10 +1,12 @@
-"""Where a run comes from: versions, machine and task set, and how two runs differ in them."""
+"""Where a run comes from: versions, machine, task set, protocol; and how runs differ in them."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +17,8 @@ PACKAGES = (
     *("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy"),
     *("mujoco", "gymnasium", "metaworld", "cma"),
 )
+MACHINE = ("device", "processor", "num_cores")
+"""What of the machine may change the rounding, and with it a run that is to go on bit for bit."""
 
 
 def provenance(suite: Suite) -> dict[str, Any]:
@@ -23,21 +27,61 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "task_set": suite.task_set_hash(),
         "versions": {name: _version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
-        "device": jax.default_backend(),
+        "device": _device(),
+        "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)),
     }
 
 
-def differences(recorded: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """What differs between two provenances, one line each."""
-    found = []
-    for name in ("task_set", "device", "num_cores"):
-        if recorded.get(name) != present[name]:
-            found.append(f"{name} was {recorded.get(name)}, is {present[name]}")
+def differences(
+    recorded: dict[str, Any], present: dict[str, Any], names: Sequence[str] = MACHINE
+) -> list[str]:
+    """What differs between two provenances, in the named fields too, one line each."""
+    found = [
+        f"{name} was {recorded.get(name)}, is {present.get(name)}"
+        for name in ("task_set", *names)
+        if recorded.get(name) != present.get(name)
+    ]
     then = recorded.get("versions", {})
     for package, now in present["versions"].items():
         if then.get(package) != now:
             found.append(f"{package} was {then.get(package)}, is {now}")
+    return found
+
+
+def differences_between(runs: dict[Path, dict[str, Any]]) -> list[str]:
+    """What stands against comparing runs, by directory what `config.json` holds; a line each.
+
+    Their task sets, if the suite is the same; the device, the versions, and the protocol of the
+    evaluations.
+    """
+    columns = {"device": {d: c.get("device") for d, c in runs.items()}}
+    for name in sorted({c["suite"]["name"] for c in runs.values()}):
+        of_suite = {d: c for d, c in runs.items() if c["suite"]["name"] == name}
+        columns[f"task_set of {name}"] = {d: c.get("task_set") for d, c in of_suite.items()}
+        columns |= _columns("protocol", of_suite)
+    columns |= _columns("versions", runs)
+    return [
+        f"{name} is " + ", ".join(f"{value} in {directory}" for value, directory in found.items())
+        for name, by_run in columns.items()
+        if len(found := _first_of_each(by_run.items())) > 1
+    ]
+
+
+def _columns(part: str, runs: dict[Path, dict[str, Any]]) -> dict[str, dict[Path, Any]]:
+    """The fields of a part of the configs, each by run."""
+    names = sorted({name for config in runs.values() for name in config.get(part, {})})
+    return {
+        f"{part}.{name}": {d: config.get(part, {}).get(name) for d, config in runs.items()}
+        for name in names
+    }
+
+
+def _first_of_each(items: Iterable[tuple[Path, Any]]) -> dict[Any, Path]:
+    """The values that there are, and for each a run that has it."""
+    found: dict[Any, Path] = {}
+    for directory, value in items:
+        found.setdefault(value, directory)
     return found
 
 
@@ -46,3 +90,20 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _device() -> str:
+    """What JAX computes on: its platform, and the model where it has one."""
+    device = jax.local_devices()[0]
+    kind = device.device_kind
+    return device.platform if kind == device.platform else f"{device.platform} ({kind})"
+
+
+def _processor() -> str:
+    """The processor's model, where Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()

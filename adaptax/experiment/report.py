@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from adaptax.experiment.provenance import provenance
 from adaptax.experiment.trainer import Trainer
 
 LARGE = 100.0
@@ -16,6 +17,9 @@ def evaluation_json(trainer: Trainer) -> dict[str, Any]:
         "algorithm": trainer.algorithm.name,
         "suite": trainer.suite.name,
         "iteration": trainer.iteration,
+        "seed": trainer.config.seed,
+        "protocol": trainer.protocol(),
+        **provenance(trainer.suite),
         **trainer.evaluate().row(),
         "untrained": trainer.evaluate_untrained().row(),
     }

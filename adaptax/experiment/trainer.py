@@ -3,71 +3,40 @@
 from __future__ import annotations
 
 import json
-import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import warnings
 from pathlib import Path
 from typing import Any
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.core.batch import PyTree
-from adaptax.core.config import check_positive, to_dict
-from adaptax.core.errors import AdaptaxError, SnapshotError, check
+from adaptax.core.config import to_dict
+from adaptax.core.errors import DiskError, NotFinite, SnapshotError
+from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.task import Suite
 from adaptax.experiment.evaluation import Evaluation
-from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.experiment.logger import PROGRESS, Progress, RunLog, read_rows
+from adaptax.experiment.evaluator import Evaluator
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
+from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import provenance
+from adaptax.experiment.run_dir import (
+    check_run_dir,
+    clear_run_dir,
+    locked,
+    make_run_dir,
+    write_config,
+)
+from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.sampler import Sampler
 
+__all__ = ["Trainer", "TrainerConfig"]
 
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How long to train, and what to leave behind."""
-
-    run_dir: str
-    """Directory of the run; it must be new or empty."""
-    seed: int = 0
-    num_iterations: int | None = None
-    """Iterations in all; 100 where no limit is given."""
-    num_steps: int | None = None
-    """Environment steps after which to stop, at the end of an iteration."""
-    max_seconds: float | None = None
-    """Wall-clock seconds of training after which to stop, at the end of an iteration."""
-    evaluation_interval: int | None = 20
-    """Iterations between evaluations, the untrained agent's first; None: no evaluation."""
-    snapshot_interval: int = 10
-    """Iterations between snapshots."""
-    keep_snapshots: int = 3
-    """How many of the last snapshots to keep, beside the best."""
-    evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    tensorboard: bool = False
-    """Write TensorBoard event files too."""
-    quiet: bool = False
-    """No progress on the console."""
-    overwrite: bool = False
-    """Delete what the run directory holds."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
-        check_positive(self, "snapshot_interval", "keep_snapshots")
-        check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
-
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, by the name of what they limit."""
-        limits = {
-            "iteration": self.num_iterations,
-            "num_steps": self.num_steps,
-            "seconds": self.max_seconds,
-        }
-        set_ones = {name: limit for name, limit in limits.items() if limit is not None}
-        return set_ones or {"iteration": 100}
+MOST_SKIPPED = 10
+"""Iterations in a row that may be skipped before it counts as a fault that does not go away."""
 
 
 class Trainer:
@@ -84,30 +53,45 @@ class Trainer:
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
         self._seconds = 0.0
         self._last: Metrics = {}
+        self._num_skipped = 0
+        self._unsaved: DiskError | None = None
+        """Why the last snapshot could not be written."""
         self._interrupted = False
 
     def run(self) -> Metrics:
         """Train from the start; the last row of `progress.jsonl`."""
-        prepare_run_dir(self.run_dir, overwrite=self.config.overwrite)
-        self.state = self.algorithm.init(named_key(self.config.seed, "init"))
-        self._write_config(self.description())
-        return self._train()
+        overwrite, self._log = self.config.overwrite, self._new_log()
+        check_run_dir(self.run_dir, overwrite=overwrite)
+        make_run_dir(self.run_dir)
+        with locked(self.run_dir):
+            check_run_dir(self.run_dir, overwrite=overwrite)  # another may have had it meanwhile
+            clear_run_dir(self.run_dir)
+            self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+            write_config(self.run_dir, self.description())
+            return self._train()
 
     def resume(self) -> Metrics:
         """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
-        self.load()
-        self._snapshots.discard_after(self.iteration)
-        recorded = json.loads((self.run_dir / "config.json").read_text())
-        self._write_config({**recorded, "trainer": to_dict(self.config)})
-        return self._train()
+        self._log = self._new_log()
+        with locked(self.run_dir):
+            if self._ended_early():
+                warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
+                self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+            else:
+                self.load()
+            self._snapshots.discard_after(self.iteration)
+            recorded = json.loads((self.run_dir / "config.json").read_text())
+            write_config(self.run_dir, {**recorded, "trainer": to_dict(self.config)})
+            return self._train()
 
     def load(self) -> None:
         """Take state, counters and unfinished episodes from the newest readable snapshot."""
         for iteration, tree in self._snapshots.newest():
             template = self.algorithm.init(named_key(self.config.seed, "init"))
-            self.state = unflatten(template, tree.get("state", {}))
-            self._sampler.restore(tree["sampler"])
-            self.iteration, self._seconds = iteration, float(tree["seconds"])
+            with self._snapshots.reading(iteration):
+                self.state = unflatten(template, tree.get("state", {}))
+                self._sampler.restore(tree["sampler"])
+                self.iteration, self._seconds = iteration, float(tree["seconds"])
             return
         raise SnapshotError(
             f"{self.run_dir} has no snapshot that can be read; train it again with --overwrite"
@@ -116,6 +100,10 @@ class Trainer:
     def evaluate(self) -> Evaluation:
         """Evaluate the present state on held-out tasks."""
         return self._evaluator.evaluate(self.algorithm, self.state)
+
+    def protocol(self) -> dict[str, Any]:
+        """What decides whether two evaluations can be compared."""
+        return self._evaluator.protocol(self.algorithm)
 
     def evaluate_untrained(self) -> Evaluation:
         """Evaluate the state before training on the same tasks."""
@@ -135,48 +123,58 @@ class Trainer:
             "suite": {"name": self.suite.name, **suite},
             "trainer": to_dict(self.config),
             "seed": self.config.seed,
+            "protocol": self.protocol(),
             **provenance(self.suite),
         }
 
-    def _write_config(self, description: dict[str, Any]) -> None:
-        unfinished = self.run_dir / "config.json.tmp"
-        unfinished.write_text(json.dumps(description, indent=2) + "\n")
-        unfinished.replace(self.run_dir / "config.json")
+    def _ended_early(self) -> bool:
+        """Whether the run ended before its first snapshot was due."""
+        if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
+            return False
+        rows = read_rows(self.run_dir / PROGRESS)
+        return not rows or rows[-1]["iteration"] < self.config.snapshot_interval
+
+    def _new_log(self) -> RunLog:
+        return RunLog(self.run_dir, tensorboard=self.config.tensorboard)
 
     def _train(self) -> Metrics:
-        config, self._interrupted = self.config, False
-        limits = config.limits()
-        log = RunLog(self.run_dir, tensorboard=config.tensorboard)
-        # Evaluations to come again: the one before training, and the one at the end of a run
-        # that had ended, which an uninterrupted run would not have.
-        again = self.iteration == 0 or not self._evaluation_due()
-        log.truncate(self.iteration, self.iteration - again)
+        config, log, self._interrupted = self.config, self._log, False
+        limits, evaluations = config.limits(), self.run_dir / EVALUATIONS
+        # An evaluation to come again: that at the end of a run that had ended, which an
+        # uninterrupted run would not have.
+        log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
         if self.iteration > 0:
-            self._last = read_rows(self.run_dir / PROGRESS)[-1]
+            self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
+            if not self._last:
+                warnings.warn(f"{log.run_dir / PROGRESS} lacks rows before here", stacklevel=3)
         progress = Progress(limits, quiet=config.quiet)
-        with log, progress, self._finish_iteration_on_signal():
-            if self.iteration == 0 and config.evaluation_interval is not None:
-                self._log_evaluation(log)
+        with log, progress, finish_iteration_on_signal(self._interrupt):
+            if self._evaluation_due() and not row_of(evaluations, self.iteration):
+                self._log_evaluation()
             while not self._interrupted and not self._done(limits):
                 row = self._one_iteration()
                 log.log(row)
                 progress.update(row)
                 if self._evaluation_due():
-                    self._log_evaluation(log)
+                    self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
                     self._save_snapshot(self._sampler.save())
-            self._finish(log)
+            self._finish()
         return self._last
 
     def _one_iteration(self) -> Metrics:
         before, started = self._sampler.save(), time.perf_counter()
         try:
-            self.state, metrics = self.algorithm.iteration(self.state, self._sampler)
+            self.state, metrics = self._iterated()
+            self._num_skipped = 0
+        except NotFinite as error:
+            if self.config.on_nan == "stop" or self._num_skipped == MOST_SKIPPED:
+                self._save_snapshot(before)  # what broke must not cost what was learned
+                raise
+            metrics = self._skip(error)
         except Exception:
-            self._save_snapshot(before)  # what broke must not cost what was learned
+            self._save_snapshot(before)
             raise
-        metrics = {**metrics, **self._sampler.success.take()}
-        metrics = {f"train/{name}": _number(value) for name, value in metrics.items()}
         self.iteration += 1
         self._seconds += time.perf_counter() - started
         self._last = {
@@ -188,29 +186,73 @@ class Trainer:
         }
         return self._last
 
-    def _finish(self, log: RunLog) -> None:
+    def _iterated(self) -> tuple[PyTree, Metrics]:
+        """The state after an iteration, all of it finite, and the figures of the row."""
+        state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        allowed = self.algorithm.may_be_infinite
+        if wrong := [name for name in not_finite(state) if not name.endswith(allowed)]:
+            raise NotFinite(
+                f"the update left NaN or infinity in {wrong[0]}"
+                + (f" and {len(wrong) - 1} more leaves of the state" if wrong[1:] else "")
+            )
+        metrics = {**metrics, **self._sampler.success.take()}
+        return state, {f"train/{name}": _number(value) for name, value in metrics.items()}
+
+    def _skip(self, error: NotFinite) -> Metrics:
+        """Go on from the state before the iteration, with episodes of their own."""
+        self._num_skipped += 1
+        warnings.warn(f"iteration {self.iteration + 1} is skipped: {error}", stacklevel=4)
+        self._sampler.abandon()
+        return {"skipped": str(error)}
+
+    def _finish(self) -> None:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
             self._save_snapshot(self._sampler.save())
+        evaluated = self.config.evaluation_interval is None or self._evaluation_due()
+        if not self._interrupted and not evaluated:
+            self._log_evaluation()
+        self._log.flush()
+        if self._unsaved is not None:
+            raise self._unsaved
         if self._interrupted:
             print(
                 f"stopped after iteration {self.iteration}; go on with: "
                 f"adaptax resume {self.run_dir}",
                 file=sys.stderr,
             )
-        elif self.config.evaluation_interval is not None and not self._evaluation_due():
-            self._log_evaluation(log)
 
     def _evaluation_due(self) -> bool:
         interval = self.config.evaluation_interval
         return interval is not None and self.iteration % interval == 0
 
-    def _log_evaluation(self, log: RunLog) -> None:
+    def _log_evaluation(self) -> None:
         row = {"iteration": self.iteration, "num_steps": self._sampler.num_steps}
-        log.log_evaluation({**row, **self.evaluate().row()})
+        try:
+            figures = self.evaluate().row()
+        except Exception as error:
+            self._save_snapshot(self._sampler.save())
+            if self.config.on_nan == "stop" or not isinstance(error, NotFinite):
+                raise
+            warnings.warn(
+                f"the evaluation after iteration {self.iteration} is skipped: {error}",
+                stacklevel=3,
+            )
+            self._evaluator.abandon()
+            return
+        self._log.log_evaluation({**row, **figures})
 
     def _save_snapshot(self, sampler: PyTree) -> None:
+        """Write a snapshot, or warn that it could not be; it never is ahead of the log."""
         tree = {"state": flatten(self.state), "sampler": sampler, "seconds": self._seconds}
-        self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
+        try:
+            self._log.flush()
+            self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
+            self._unsaved = None
+        except DiskError as error:
+            self._unsaved = error
+            kept = self._snapshots.iterations()
+            newest = f"the newest is of iteration {kept[-1]}" if kept else "there is none yet"
+            warnings.warn(f"{error}; {newest}; the run goes on", stacklevel=3)
 
     def _done(self, limits: dict[str, float]) -> bool:
         reached = {
@@ -220,48 +262,10 @@ class Trainer:
         }
         return any(reached[name] >= limit for name, limit in limits.items())
 
-    @contextmanager
-    def _finish_iteration_on_signal(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the run after this iteration, the next one at once."""
-
-        def handle(number: int, frame: object) -> None:
-            if self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
-            print("finishing the iteration; once more to stop at once", file=sys.stderr)
-
-        try:
-            old = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: signals are the caller's business
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-
-def prepare_run_dir(run_dir: Path, *, overwrite: bool) -> None:
-    """Make an empty run directory; one that holds something is refused unless `overwrite`."""
-    if run_dir.exists() and not run_dir.is_dir():
-        raise AdaptaxError(f"{run_dir} is a file, not a run directory")
-    if run_dir.is_dir() and any(run_dir.iterdir()):
-        if not (run_dir / "config.json").exists():
-            raise AdaptaxError(
-                f"{run_dir} is not empty and holds no run; choose another --run-dir "
-                "(--overwrite deletes runs only)"
-            )
-        if not overwrite:
-            raise AdaptaxError(
-                f"{run_dir} holds a run already; choose another --run-dir, go on with "
-                f"`adaptax resume {run_dir}`, or replace it with --overwrite"
-            )
-        shutil.rmtree(run_dir)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AdaptaxError(f"cannot make {run_dir}: {error.strerror}") from None
+    def _interrupt(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
 
 
 def _number(value: Any) -> Any:

@@ -105,7 +105,7 @@ class Replay:
         return self.read(rings, self.rows_for(key, rings.shape, rings))
 
     def sample_rings(self, key: jax.Array, rings: np.ndarray, batch_size: int) -> Transitions:
-        """Minibatches [K, m, B, ...], drawn with replacement from ring rings[k, i] [K, m]."""
+        """Minibatches [K, m, B, ...], drawn with replacement from the `rings` [K, m]."""
         spread = np.broadcast_to(np.asarray(rings)[..., None], (*np.shape(rings), batch_size))
         return self.read(spread, self.rows_for(key, spread.shape, spread))
 

@@ -99,6 +99,12 @@ class Sampler:
         self.num_steps = self.num_episodes = self._num_calls = self._num_tasks = 0
         self._cursor = None
 
+    def abandon(self) -> None:
+        """Drop unfinished episodes and all pools after a fault; counters go on."""
+        self.close()
+        self.success.take()
+        self._cursor = None
+
     def save(self) -> PyTree:
         """Counters, and the state of unfinished episodes: nested dicts of arrays."""
         counters = [self.num_steps, self.num_episodes, self._num_calls, self._num_tasks]

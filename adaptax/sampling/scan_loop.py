@@ -13,6 +13,7 @@ import numpy as np
 from adaptax.core.batch import PyTree, Rollout, select
 from adaptax.core.rng import episode_seeds
 from adaptax.envs.jax_pool import JaxEnv, JaxPool, Lanes, reset_lanes, step_lanes
+from adaptax.envs.pool import SlotNotFinite
 from adaptax.sampling.actor import Actor
 from adaptax.sampling.host_loop import Cursor, act, observe
 
@@ -24,7 +25,10 @@ def scan_loop(
     inputs = (pool.params, cursor.root, cursor.key, np.uint32(cursor.t))
     start = (pool.lanes, cursor.carry, jnp.asarray(cursor.episode))
     settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes)
-    rollout, (lanes, episode) = _interact(settings, actor, inputs, start)
+    rollout, (lanes, episode), finite = _interact(settings, actor, inputs, start)
+    if not finite:
+        assert pool.lanes is not None
+        raise _not_finite(rollout, cursor, np.asarray(pool.lanes.steps))
     pool.lanes = lanes
     after = replace(
         cursor,
@@ -67,7 +71,8 @@ class _Settings:
 @partial(jax.jit, static_argnums=0)
 def _interact(
     settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State
-) -> tuple[Rollout, tuple[Lanes, jax.Array]]:
+) -> tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]:
+    """The rollout, what follows it, and whether all that was said and answered is finite."""
     params, root, key, first = inputs
 
     def goes_on(loop: Loop) -> jax.Array:
@@ -88,7 +93,34 @@ def _interact(
     loop = jax.lax.while_loop(goes_on, step_and_write, (jnp.array(0), start, blank))
     _, (lanes, carry, episode), record = loop
     record = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), record)
-    return Rollout(**record, final_carry=carry), (lanes, episode)
+    finite = jnp.array([jnp.isfinite(record[name]).all() for name in _NUMBERS]).all()
+    return Rollout(**record, final_carry=carry), (lanes, episode), finite
+
+
+_NUMBERS = {
+    "obs": "the observation after the reset",
+    "action": "the action",
+    "next_obs": "the observation",
+    "reward": "the reward",
+}
+"""What of a step must be finite, in the order in which it comes about."""
+
+
+def _not_finite(rollout: Rollout, cursor: Cursor, begun: np.ndarray) -> SlotNotFinite:
+    """The fault of the first step with a NaN; `begun` [P] steps of each episode came before."""
+    shape = rollout.valid.shape
+    bad = {
+        name: ~np.isfinite(np.asarray(getattr(rollout, name))).reshape(*shape, -1).all(-1)
+        for name in _NUMBERS
+    }
+    t = min(int(np.argmax(wrong.any((0, 1)))) for wrong in bad.values() if wrong.any())
+    name = next(name for name in _NUMBERS if bad[name][:, :, t].any())
+    member, lane = np.argwhere(bad[name][:, :, t])[0]
+    slot = int(member * shape[1] + lane)
+    ended = np.asarray(rollout.terminated | rollout.truncated)[member, lane, :t]
+    step = t - 1 - np.flatnonzero(ended)[-1] if ended.any() else t + begun[slot]
+    problem = f"{_NUMBERS[name]} is not finite"
+    return SlotNotFinite(slot, int(step), cursor.tasks[member], problem)
 
 
 def _step(

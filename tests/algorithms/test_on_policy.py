@@ -12,7 +12,7 @@ import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
 from adaptax.algorithms import on_policy
-from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
@@ -273,7 +273,8 @@ def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
     params = done.states[0].params
     broken = {**params, network: jax.tree.map(lambda x: x * np.nan, params[network])}
     sampler = train_sampler(cliff_suite(fall=0.3))
-    with pytest.raises(AdaptaxError, match="the update diverged: loss_before is nan") as error:
+    where = {"policy": "task 'cliff': the action is not", "value": "diverged: loss_before is nan"}
+    with pytest.raises(NotFinite, match=where[network]) as error:
         done.algorithm.iteration(replace(done.states[0], params=broken), sampler)
     assert "\n" not in str(error.value)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
+import sys
 import warnings
 
 import jax
@@ -12,7 +14,7 @@ import optax
 import pytest
 
 from adaptax.core.errors import SnapshotError
-from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.core.snapshot import Snapshots, _digests, flatten, unflatten
 
 STRANGE = np.array([np.nan, -0.0, np.inf, 1e-45, 1 / 3], np.float32)
 
@@ -92,6 +94,61 @@ def test_nothing_in_a_snapshot_is_a_pickle(snapshots):
             pickle.loads(path.read_bytes())
 
 
+class Hostile:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, mark) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 4])
+def test_a_hostile_snapshot_runs_nothing_and_the_one_before_it_is_used(
+    snapshots, tmp_path, protocol
+):
+    """Every file of the newest snapshot a pickle, with digests that fit."""
+    for iteration in (3, 6):
+        snapshots.save(iteration, {"x": np.full(10, iteration)})
+    payload = pickle.dumps(Hostile(tmp_path / "mark"), protocol)
+    for path in files(snapshots, 6):
+        path.write_bytes(payload)
+    directory = snapshots.directory / "iteration-00000006"
+    directory.with_suffix(".json").write_text(json.dumps({"score": None, **_digests(directory)}))
+    (iteration, _), warned = newest(snapshots)
+    assert iteration == 3
+    assert "iteration-00000006 cannot be read" in warned[0]
+    assert not (tmp_path / "mark").exists()
+    pickle.loads(payload)  # it would have
+    assert (tmp_path / "mark").exists()
+
+
+AUDITED: dict[str, list[str]] = {}
+"""Events by the name of who listens; an audit hook cannot be taken away again."""
+
+
+def listen(event, args):
+    for events in AUDITED.values():
+        if event in ("pickle.find_class", "exec", "os.system", "subprocess.Popen"):
+            events.append(f"{event} {args}")
+
+
+def test_loading_unpickles_and_executes_nothing(snapshots):
+    snapshots.save(3, {"state": flatten(state()), "text": "x"})
+    snapshots.load(3)  # imports, which execute modules, are done with
+    sys.addaudithook(listen)
+    AUDITED["load"] = events = []
+    try:
+        tree = snapshots.load(3)
+        unflatten(state(), tree["state"])
+        assert events == []
+        pickle.loads(pickle.dumps(Hostile))
+        assert len(events) == 1  # the hook does hear
+    finally:
+        AUDITED.clear()
+
+
 def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -126,6 +183,7 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_it_used(snapshots, damag
     assert tree["x"][0] == 3
     assert len(warned) == 1
     assert str(snapshots.directory / "iteration-00000006") in warned[0]
+    assert (": its file " in warned[0]) == ("file" in damage and "digest" not in damage)
     with pytest.raises(SnapshotError, match="iteration-00000006 is damaged or incomplete"):
         snapshots.load(6)
 
@@ -136,7 +194,11 @@ def test_a_half_written_snapshot_is_passed_over_and_cleared_away(snapshots):
     (snapshots.directory / "iteration-00000006.json").unlink()
     (snapshots.directory / "iteration-00000009.orbax-checkpoint-tmp").mkdir()
     (iteration, _), warned = newest(snapshots)
-    assert (iteration, warned) == (3, [])
+    assert iteration == 3
+    assert [w.rpartition("/")[2] for w in warned] == [
+        "iteration-00000006 is not finished and not used",
+        "iteration-00000009.orbax-checkpoint-tmp is not finished and not used",
+    ]
     snapshots.discard_after(3)
     names = sorted(path.name for path in snapshots.directory.iterdir())
     assert names == ["iteration-00000003", "iteration-00000003.json"]

@@ -196,7 +196,7 @@ def test_a_nan_reward_is_a_fault_and_leaves_the_state_as_it_was():
     tasks = [TASK, Task("void", 1, {"target": np.nan})]
     pool.reset(np.arange(2), np.zeros(2, np.uint32), tasks)
     before = pool.save()
-    with pytest.raises(EnvironmentFault, match="slot 1, step 0, task 'void': the observation or"):
+    with pytest.raises(EnvironmentFault, match="slot 1, step 0, task 'void': the reward"):
         pool.step(np.arange(2), np.zeros((2, 1)))
     for name, array in pool.save().items():
         np.testing.assert_array_equal(array, before[name])

@@ -96,6 +96,16 @@ def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):
     assert free_cpus(local_ray) == 2.0
 
 
+def test_an_actor_that_hangs_is_an_error_and_ends(local_ray):
+    spec = gym_spec(Counting, 9)
+    pool = RayPool(partial(GymPool, Counting, spec=spec), spec, RayCrew(2), 2, timeout=30.0)
+    begun(pool, {}, {"hang_at": 1})
+    pool._timeout = 2.0
+    with pytest.raises(EnvironmentFault, match=r"Ray actor 1 .* has not answered within 2 s"):
+        step(pool, 2)
+    assert free_cpus(local_ray) == 2.0
+
+
 def test_slot_by_slot_it_equals_the_pool_in_process(local_ray):
     pools = [GymPool(Forgiving, 5, horizon=9), new_pool(5, Forgiving)]
     tasks = [Task("t", i, {"drift": 0.1 * i}) for i in range(5)]

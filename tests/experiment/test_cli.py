@@ -222,6 +222,35 @@ def test_a_changed_config_is_refused(inside, capsys, command, room, change, mess
         config.write_text(text)
 
 
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        ("suite", "gym:evil:Env-v0"),
+        ("suite", "gym:evil:adaptax/HalfCheetahVel-v1"),
+        ("suite", "evil"),
+        ("algorithm", "evil:Evil"),
+        ("algorithm", "../../evil"),
+    ],
+)
+def test_a_config_cannot_name_code(inside, capsys, monkeypatch, room, name, command):
+    monkeypatch.syspath_prepend(inside)
+    Path("evil.py").write_text("from pathlib import Path\nPath('mark').touch()\n")
+    config = Path("bare/config.json")
+    text = config.read_text()
+    recorded = json.loads(text)
+    recorded[room] = {"name": name}
+    config.write_text(json.dumps(recorded))
+    try:
+        message = refused([command, "bare"], capsys)
+        assert name.removeprefix("gym:") in message
+    finally:
+        config.write_text(text)
+        Path("evil.py").unlink()
+    assert not Path("mark").exists()
+    assert "evil" not in sys.modules
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"algorithm": {"name": "nop"}}', "\x00"])
 @pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_a_damaged_config_is_refused(inside, capsys, command, text):
@@ -270,6 +299,51 @@ def test_resume_warns_of_what_has_changed(inside, tmp_path, capsys, change, mess
     assert err.startswith(f"adaptax: warning: {run} may not continue bit for bit: ")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_set": "0"}, "these runs may not compare: task_set of point-goal is "),
+        ({"device": "gpu (H200)"}, "device is cpu in "),
+        ({"versions": {"mujoco": "3.2.0"}}, "versions.mujoco is 3.3.0 in "),
+        ({"protocol": {"num_tasks": 50}}, "protocol.num_tasks is 3 in "),
+    ],
+)
+def test_plot_warns_of_runs_that_do_not_compare(inside, tmp_path, capsys, change, message):
+    other = tmp_path / "other"
+    shutil.copytree("run", other)
+    config = other / "config.json"
+    recorded = json.loads(config.read_text())
+    for name, value in change.items():
+        recorded[name] = recorded[name] | value if isinstance(value, dict) else value
+    config.write_text(json.dumps(recorded))
+    cli.main(["plot", "run", str(other), "--out", str(tmp_path / "curves.png")])
+    err = capsys.readouterr().err
+    assert message in err
+    assert f" in {other}" in err
+    assert err.count("\n") == 1
+    cli.main(["plot", "run", "run", "--out", str(tmp_path / "curves.png")])
+    assert capsys.readouterr().err == ""
+
+
+def test_evaluate_tells_what_its_figures_depend_on_and_warns_where_that_differs(
+    inside, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    config = run / "config.json"
+    recorded = json.loads(config.read_text())
+    recorded |= {"protocol": {**recorded["protocol"], "num_lanes": 7}, "device": "gpu (H200)"}
+    config.write_text(json.dumps(recorded))
+    cli.main(["evaluate", str(run), "--json", "--num-tasks", "2"])
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert report["protocol"]["num_tasks"] == 2
+    assert {"task_set", "versions", "device", "seed"} <= report.keys()
+    assert "may not compare with what it was: device was gpu (H200), is cpu" in err
+    assert "protocol.num_lanes was 7, is 1" in err
+    assert "num_tasks was" not in err  # that was asked for
 
 
 def test_without_a_command_there_is_help(capsys):

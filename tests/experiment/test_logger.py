@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment import logger
-from adaptax.experiment.logger import Progress, RunLog, episode_returns, read_rows
+from adaptax.experiment import progress
+from adaptax.experiment.logger import RunLog, read_rows
+from adaptax.experiment.progress import Progress, episode_returns
 
 
 def row(iteration, **more):
@@ -157,7 +158,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(logger, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 

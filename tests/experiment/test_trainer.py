@@ -25,7 +25,7 @@ from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.trainer import Trainer, TrainerConfig, prepare_run_dir
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 GOAL = (Task("goal", 0, {"goal": np.array([0.0, 1.0], np.float32)}),)
 NUM_LANES, NUM_STEPS = 2, 7
@@ -255,7 +255,7 @@ def test_resuming_a_finished_run_changes_nothing_and_gives_its_last_row(tmp_path
 
 
 def test_a_run_without_snapshots_cannot_be_resumed(tmp_path):
-    prepare_run_dir(tmp_path / "run", overwrite=False)
+    (tmp_path / "run").mkdir()
     with pytest.raises(SnapshotError, match="no snapshot that can be read"):
         trainer(tmp_path / "run").resume()
 
@@ -366,7 +366,8 @@ def test_a_run_can_be_in_another_thread(tmp_path):
     assert column(run) == [1, 2]
 
 
-def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path, number):
     run = tmp_path / "run"
     words = ["train", "nop", "point-goal", "--run-dir", str(run), "--quiet"]
     words += ["--num-iterations", "1000000", "--evaluation-interval", "None"]
@@ -375,7 +376,7 @@ def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
         deadline = time.monotonic() + 120
         while not (run / "progress.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=120)
     rows = read_rows(run / "progress.jsonl")
     last = rows[-1]["iteration"]
@@ -410,9 +411,8 @@ def test_the_task_set_has_its_own_hash():
 
 def test_a_run_directory_must_be_new_or_empty(tmp_path):
     (tmp_path / "empty").mkdir()
-    prepare_run_dir(tmp_path / "empty", overwrite=False)
-    prepare_run_dir(tmp_path / "deep" / "new", overwrite=False)
-    assert (tmp_path / "deep" / "new").is_dir()
+    for run_dir in (tmp_path / "empty", tmp_path / "deep" / "new"):
+        trainer(run_dir, num_iterations=1).run()
     trainer(tmp_path / "run", num_iterations=1).run()
     with pytest.raises(AdaptaxError, match="holds a run already"):
         trainer(tmp_path / "run", num_iterations=1).run()
@@ -423,7 +423,7 @@ def test_overwrite_deletes_runs_only(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "text").write_text("mine")
     with pytest.raises(AdaptaxError, match="holds no run"):
-        prepare_run_dir(tmp_path / "notes", overwrite=True)
+        trainer(tmp_path / "notes", overwrite=True).run()
     assert (tmp_path / "notes" / "text").read_text() == "mine"
     run = trainer(tmp_path / "run", num_iterations=2)
     run.run()

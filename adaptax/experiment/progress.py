@@ -1,0 +1,115 @@
+"""How far a run is, on the console."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from adaptax.experiment.logger import Row
+
+
+class Progress:
+    """How far a run is: a live line on a terminal, elsewhere a plain one every ten seconds.
+
+    `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that
+    to the first of them, at the pace of the last 20 rows, or 20 seconds if rows come faster.
+    """
+
+    def __init__(self, limits: dict[str, float], *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._limits = limits
+        self._recent: deque[tuple[float, Row]] = deque(maxlen=20)
+        self._unprinted: str | None = None
+        self._printed_at = -math.inf
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stdout.isatty():
+            self._bar = _live_bar()
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None, line="starting")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._unprinted is not None:
+            print(self._unprinted, flush=True)
+
+    def update(self, row: Row) -> None:
+        """Show a row of training."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if len(self._recent) > 1 and now - self._recent[-2][0] < 1.0:
+            self._recent.pop()
+        self._recent.append((now, row))
+        line = " | ".join(self._parts(row))
+        if self._bar is not None:
+            done = self._fraction(row)
+            total = None if done is None else 1.0
+            self._bar.update(self._task, completed=done or 0.0, total=total, line=line)
+            return
+        self._unprinted = line
+        if now - self._printed_at >= 10.0:
+            print(line, flush=True)
+            self._unprinted, self._printed_at = None, now
+
+    def _fraction(self, row: Row) -> float | None:
+        """How much of the nearest limit is used up; None without limits."""
+        used = [row[name] / limit for name, limit in self._limits.items()]
+        return min(max(used), 1.0) if used else None
+
+    def _seconds_left(self) -> float | None:
+        """Seconds to the nearest limit; None without limits, or before two rows tell the pace."""
+        (since, first), (now, row) = self._recent[0], self._recent[-1]
+        left = [
+            max(limit - row[name], 0) * (now - since) / (row[name] - first[name])
+            for name, limit in self._limits.items()
+            if row[name] > first[name]
+        ]
+        return min(left) if left else None
+
+    def _parts(self, row: Row) -> Iterator[str]:
+        total = self._limits.get("iteration")
+        yield f"iteration {row['iteration']}" + ("" if total is None else f"/{total}")
+        yield f"{row['num_steps']:,} steps"
+        (since, first), (now, _) = self._recent[0], self._recent[-1]
+        if now > since:
+            yield f"{(row['num_steps'] - first['num_steps']) / (now - since):,.0f} steps/s"
+        seconds_left = self._seconds_left()
+        if seconds_left is not None:
+            yield f"{_clock(seconds_left)} left"
+        if row.get("train/return") is not None:
+            yield f"return {row['train/return']:.4g}"
+        first_return, last_return = episode_returns(row)
+        if first_return is not None and last_return is not None:
+            yield f"first episode {first_return:.4g}, last {last_return:.4g}"
+
+
+def episode_returns(row: Row) -> tuple[float | None, float | None]:
+    """The training return of the first and of the last episode on a task, if there are several."""
+    prefix = "train/return/episode_"
+    last = max(
+        (int(name.removeprefix(prefix)) for name in row if name.startswith(prefix)), default=1
+    )
+    return (row.get(f"{prefix}1"), row[f"{prefix}{last}"]) if last > 1 else (None, None)
+
+
+def _live_bar() -> Any:
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    # A column of its own, because TextColumn's own cuts the line off where it should wrap.
+    line = TextColumn("{task.fields[line]}", table_column=Column())
+    return Progress(BarColumn(bar_width=16), line)
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,59 @@
+"""The trainer's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from adaptax.core.config import check_finite_numbers, check_positive
+from adaptax.core.errors import check
+from adaptax.experiment.evaluator import EvaluatorConfig
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long to train, and what to leave behind."""
+
+    run_dir: str
+    """Directory of the run; it must be new or empty."""
+    seed: int = 0
+    num_iterations: int | None = None
+    """Iterations in all; 100 where no limit is given."""
+    num_steps: int | None = None
+    """Environment steps after which to stop, at the end of an iteration."""
+    max_seconds: float | None = None
+    """Wall-clock seconds of training after which to stop, at the end of an iteration."""
+    evaluation_interval: int | None = 20
+    """Iterations between evaluations, the untrained agent's first; None: no evaluation."""
+    snapshot_interval: int = 10
+    """Iterations between snapshots."""
+    keep_snapshots: int = 3
+    """How many of the last snapshots to keep, beside the best."""
+    evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    tensorboard: bool = False
+    """Write TensorBoard event files too."""
+    quiet: bool = False
+    """No progress on the console."""
+    num_cores: int | None = None
+    """Cores to take, which no other run that takes cores has; None: all, shared with all others."""
+    overwrite: bool = False
+    """Delete what the run directory holds."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What a NaN or an infinity does, in an observation, a reward, a loss or a parameter: end the
+    run, or undo the iteration and go on with new episodes."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
+        check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores")
+        check_finite_numbers(self, "trainer")
+        check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
+
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by the name of what they limit."""
+        limits = {
+            "iteration": self.num_iterations,
+            "num_steps": self.num_steps,
+            "seconds": self.max_seconds,
+        }
+        set_ones = {name: limit for name, limit in limits.items() if limit is not None}
+        return set_ones or {"iteration": 100}

@@ -1,0 +1,80 @@
+"""Cores of their own for runs side by side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from adaptax.core.errors import ConfigError
+from adaptax.experiment import cores
+
+PROGRAM = """
+import os, sys
+from adaptax.experiment.cores import take_cores
+try:
+    print(take_cores(int(sys.argv[1])), sorted(os.sched_getaffinity(0)), flush=True)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+sys.stdin.read()
+"""
+THREADS = """
+import os, sys
+from adaptax.experiment.cores import take_cores
+take_cores(1)
+import jax, jax.numpy as jnp
+import adaptax.algorithms.ppo
+from adaptax.experiment.build import make_suite
+x = jnp.ones((600, 600)); (x @ x).block_until_ready()
+pool = make_suite("half-cheetah-vel").make_pool(8)
+threads = os.listdir("/proc/self/task")
+print(pool._num_threads, max(len(os.sched_getaffinity(int(t))) for t in threads))
+"""
+
+
+@pytest.fixture
+def own_locks(tmp_path):
+    """Locks apart from those of runs on this machine."""
+    return {**os.environ, "TMPDIR": str(tmp_path)}
+
+
+def start(num_cores: int, environment) -> subprocess.Popen:
+    program = [sys.executable, "-c", PROGRAM, str(num_cores)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(program, text=True, env=environment, **pipes)
+
+
+def test_processes_take_cores_of_their_own_until_there_are_none(own_locks):
+    num = len(os.sched_getaffinity(0))
+    running = [start(1, own_locks) for _ in range(num)]
+    told = [process.stdout.readline() for process in running]
+    assert len(set(told)) == num
+    for line in told:
+        taken, bound_to = line.split()
+        assert taken == bound_to
+    late = start(1, own_locks)
+    message = f"AdaptaxError num_cores 1: other runs have taken all but 0 of the {num} cores"
+    assert late.stdout.readline().startswith(message)
+    running[0].kill()
+    running[0].wait()
+    again = start(1, own_locks)
+    assert again.stdout.readline() == told[0]
+    for process in (*running, late, again):
+        process.communicate()
+
+
+def test_more_cores_than_there_are_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    num = len(os.sched_getaffinity(0))
+    with pytest.raises(ConfigError, match=f"num_cores {num + 1} is more than the {num} that there"):
+        cores.take_cores(num + 1)
+
+
+def test_every_thread_of_a_run_with_one_core_is_on_it(own_locks):
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, env=own_locks
+    )
+    assert done.stdout.split() == ["1", "1"], done.stderr
