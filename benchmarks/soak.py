@@ -53,6 +53,7 @@ def observe(process: psutil.Process, run_dir: Path, started: float) -> dict[str,
         "iteration": row["iteration"],
         "num_steps": row["num_steps"],
         "training_seconds": row["seconds"],
+        "processor_seconds": round(sum(process.cpu_times()[:2]), 1),
     }
 
 
@@ -64,12 +65,15 @@ def summary(samples: list[dict[str, float]]) -> dict[str, Any]:
     for name, part in parts.items():
         steps = part[-1]["num_steps"] - part[0]["num_steps"]
         seconds = part[-1]["training_seconds"] - part[0]["training_seconds"]
+        own = part[-1]["processor_seconds"] - part[0]["processor_seconds"]
         found[name] = {
             "memory_mib": round(float(np.median([s["memory_mib"] for s in part])), 1),
             "num_files": max(s["num_files"] for s in part),
             "num_threads": max(s["num_threads"] for s in part),
             "num_open_files": max(s["num_open_files"] for s in part),
             "steps_per_second": round(steps / seconds) if seconds else None,
+            # Evaluations and snapshots included, other processes on the machine not.
+            "steps_per_processor_second": round(steps / own) if own else None,
         }
     return found
 
@@ -106,6 +110,7 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    """See the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--algorithm", default="sac")
