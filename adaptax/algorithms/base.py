@@ -29,10 +29,12 @@ class Algorithm(ABC):
     """Episodes in a row on one task that it is trained on; None where that is no matter."""
     lanes_per_task: int = 1
     """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
+    task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
+    """Settings, where it has them, that say how many tasks it asks the sampler for."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
-        for name in ("meta_batch_size", "num_tasks"):
+        for name in self.task_counts:
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation
                 check_task_count(number, spec.num_classes, name)

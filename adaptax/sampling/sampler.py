@@ -58,6 +58,19 @@ class Sampler:
             drawn.extend(order[place : place + n - len(drawn)])
         return tuple(drawn)
 
+    def fixed_tasks(self, n: int) -> tuple[Task, ...]:
+        """The n tasks of an algorithm that always trains on the same ones; no counter moves.
+
+        Raises a ConfigError if there are not as many.
+        """
+        check_task_count(n, self.spec.num_classes)
+        listed = self.tasks.tasks
+        check(
+            listed is None or n <= len(listed),
+            f"{n} training tasks are more than the {len(listed or ())} of {self.suite.name}",
+        )
+        return self.tasks.sample(named_generator(self.seed, self.stream, "fixed tasks"), n)
+
     def episodes(
         self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int, num_episodes: int
     ) -> Rollout:
