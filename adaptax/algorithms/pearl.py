@@ -24,11 +24,10 @@ from adaptax.algorithms.pearl_networks import Networks, PEARLConfig
 from adaptax.core.batch import PyTree, Rollout, Transitions
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.functional.belief import Belief
-from adaptax.functional.minibatches import ADAM, Figures
+from adaptax.functional.minibatches import Figures
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
 from adaptax.sampling.actor import Actor
-from adaptax.sampling.latent import LatentActor, context_tokens
+from adaptax.sampling.latent import LatentActor, bare, in_a_row
 from adaptax.sampling.replay import Replay, ReplayConfig
 from adaptax.sampling.sampler import Sampler
 
@@ -67,15 +66,17 @@ class PEARL(Algorithm):
         config = self.config
         key, params_key, learner_key = jax.random.split(key, 3)
         params = self.networks.init(params_key)
-        opt_state = {name: _optimizer(config, name).init(params[name]) for name in params}
+        opt_state = {name: self.networks.optimizer(name).init(params[name]) for name in params}
         target = params["value" if config.critic == "value" else "critics"]
         learner = fresh_learner(params, target, opt_state, learner_key)
         visit = config.num_steps_prior + config.num_steps_posterior
         # Whole episodes, so that a phase may be longer by almost one.
         context_size = max(config.num_initial_steps, visit) + 2 * self.spec.horizon
-        sizes, rings = (config.replay_buffer_size, context_size), config.num_train_tasks
-        layouts = [ReplayConfig(size, rings, discount=config.discount) for size in sizes]
-        return State(learner, *(Replay(layout, self.spec) for layout in layouts), key)
+        replay, context = (
+            Replay(ReplayConfig(size, config.num_train_tasks, 1, config.discount), self.spec)
+            for size in (config.replay_buffer_size, context_size)
+        )
+        return State(learner, replay, context, key)
 
     def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
         """Visit a few tasks to collect steps, then learn from replays of all (algorithm 1)."""
@@ -109,18 +110,18 @@ class PEARL(Algorithm):
         deterministic: bool = False,
     ) -> Actor:
         """The policy on a z inferred, lane by lane, from all steps so far (algorithm 2)."""
-        belief = _infer(self.networks, state.learner.params["encoder"], tuple(history))
+        seen = jax.tree.map(lambda *xs: np.concatenate(xs, axis=2), *map(bare, history))
+        belief = _infer(self.networks, state.learner.params["encoder"], seen, seen.valid)
         params = state.learner.params["policy"]
         return LatentActor(params, self.networks.policy, belief, deterministic)
 
     def _learn(self, state: State, key: jax.Array) -> tuple[Learner, dict[str, float]]:
         """All gradient steps of an iteration, in compiled scans over what was gathered before."""
         config, learner, every = self.config, state.learner, []
-        parts = config.embedding_batch_size // config.mini_context
         shape = (config.num_updates, config.meta_batch_size)
         rings = np.asarray(jax.random.randint(key, shape, 0, config.num_train_tasks))
-        blocks = _parts(np.repeat(rings, parts, axis=0), self._block_size(parts))
-        for i, block in enumerate(blocks):
+        rings = np.repeat(rings, config.embedding_batch_size // config.mini_context, axis=0)
+        for i, block in enumerate(_parts(rings, self._block_size(len(rings)))):
             keys = jax.random.split(jax.random.fold_in(key, i))
             batches = state.replay.sample_rings(keys[0], block, config.batch_size)
             contexts = state.context.sample_rings(keys[1], block, config.mini_context)
@@ -128,13 +129,13 @@ class PEARL(Algorithm):
             every.append(figures)
         return learner, {name: float(np.mean([f[name] for f in every])) for name in every[0]}
 
-    def _block_size(self, parts: int) -> int:
+    def _block_size(self, num_steps: int) -> int:
         """Gradient steps whose minibatches fit in BLOCK_BYTES, in blocks of equal size."""
-        config, total = self.config, self.config.num_updates * parts
+        config, spec = self.config, self.spec
         rows = config.meta_batch_size * (config.batch_size + config.mini_context)
-        row_bytes = 4 * (2 * self.spec.observation_size + self.spec.action.size + 3)
-        sizes = [n for n in range(1, total + 1) if total % n == 0]
-        return max([n for n in sizes if n * rows * row_bytes <= BLOCK_BYTES], default=1)
+        step_bytes = 4 * rows * (2 * spec.observation_size + spec.action.size + 3)
+        most = min(max(BLOCK_BYTES // step_bytes, 1), num_steps)
+        return next(size for size in range(most, 0, -1) if num_steps % size == 0)
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,13 @@ class _Visits:
         if infer_key is not None:
             lanes = self.pearl.config.update_post_train
         tasks = tuple(self.tasks[ring] for ring in rings)
-        actor, missing, rollouts = self.pearl.actor(state), np.full(len(rings), num_steps), []
+        actor, rollouts = self.pearl.actor(state), list[Rollout]()
+        missing = np.full(len(rings), num_steps)
         while missing.max() > 0:
             if infer_key is not None and rollouts:
                 actor = self._informed(rings, jax.random.fold_in(infer_key, len(rollouts)))
             rollout = self.sampler.episodes(actor, tasks, lanes, 1)
-            steps = _in_a_row(rollout)
+            steps = in_a_row(rollout)
             state.replay.add(steps, rings)
             if context:
                 state.context.add(steps, rings)
@@ -194,7 +196,7 @@ class _Visits:
         size = self.pearl.config.embedding_batch_size
         context = self.state.context.sample_rings(key, rings, size)
         params = self.state.learner.params
-        belief = _belief(self.pearl.networks, params["encoder"], context)
+        belief = _infer(self.pearl.networks, params["encoder"], context)
         belief = jax.tree.map(lambda x: x[:, None], belief)
         return LatentActor(params["policy"], self.pearl.networks.policy, belief)
 
@@ -220,7 +222,7 @@ def update(
     """One gradient step on M tasks, their minibatches [M, B, ...] and contexts [M, C, ...]."""
     config, z_key, next_key, action_key = nets.config, *jax.random.split(key, 3)
     with_value = config.critic == "value"
-    alpha = 1.0 if with_value else jnp.exp(learner.params["log_alpha"])
+    alpha = jnp.float32(1.0) if with_value else jnp.exp(learner.params["log_alpha"])
 
     def next_value(z: jax.Array) -> jax.Array:
         if with_value:
@@ -231,14 +233,14 @@ def update(
         return jnp.min(q, axis=0) - alpha * log_prob
 
     def critic_loss(params: PyTree) -> tuple[jax.Array, Any]:
-        belief = _belief(nets, params["encoder"], context)
+        belief = nets.infer(params["encoder"], context)
         z = belief.sample(z_key)[:, None]
         reward, after = config.reward_scale * batch.reward, next_value(jax.lax.stop_gradient(z))
         target = td_target(reward, batch.discount, batch.terminated, after)
         q = nets.critics.apply(params["critics"], batch.obs, batch.action, z)
         # Not halved in the originals, and the KL is weighed against it.
         loss = 2.0 * ensemble_loss(q.reshape(2, -1), target.reshape(-1))
-        kl = _kl(config, belief)
+        kl = nets.kl(belief)
         figures = {"critic_loss": loss, "q": jnp.mean(q), "kl": kl}
         return loss + config.kl_lambda * kl, (jax.lax.stop_gradient(z), figures)
 
@@ -255,15 +257,15 @@ def update(
         return loss + penalty, (q - log_prob, figures)
 
     def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
-        error = nets.value.apply(params["value"], batch.obs, z) - soft_value
-        loss = jnp.mean(jnp.square(error))
+        value = nets.value.apply(params["value"], batch.obs, z)
+        loss = jnp.mean(jnp.square(value - soft_value))
         return loss, {"value_loss": loss}
 
     def alpha_loss(params: PyTree) -> tuple[jax.Array, Figures]:
         loss = temperature_loss(params["log_alpha"], -figures["entropy"], nets.target_entropy)
         return loss, {"ent_coeff": alpha}
 
-    step = partial(_descended, config)
+    step = partial(_descended, nets)
     learner, (z, figures) = step(learner, critic_loss, "critics", "encoder")
     learner, (soft_value, more) = step(learner, policy_loss, "policy")
     figures |= more
@@ -279,51 +281,18 @@ def update(
 
 
 def _descended(
-    config: PEARLConfig, learner: Learner, loss: Callable[[PyTree], Any], *names: str
+    nets: Networks, learner: Learner, loss: Callable[[PyTree], Any], *names: str
 ) -> tuple[Learner, Any]:
     """The learner with the named networks a gradient step down the loss of their parameters."""
     params, opt_state = dict(learner.params), dict(learner.opt_state)
     grads, aux = jax.grad(loss, has_aux=True)({name: params[name] for name in names})
     for name in names:
-        updates, opt_state[name] = _optimizer(config, name).update(grads[name], opt_state[name])
+        updates, opt_state[name] = nets.optimizer(name).update(grads[name], opt_state[name])
         params[name] = optax.apply_updates(params[name], updates)
     return replace(learner, params=params, opt_state=opt_state), aux
 
 
-def _optimizer(config: PEARLConfig, name: str) -> optax.GradientTransformation:
-    rates = {"critics": config.qf_lr, "value": config.vf_lr, "encoder": config.context_lr}
-    return ADAM(rates.get(name, config.policy_lr))
-
-
-def _kl(config: PEARLConfig, belief: Belief) -> jax.Array:
-    """Of the beliefs [M] from the prior, summed or averaged; 0 without the bottleneck."""
-    if not config.use_information_bottleneck:
-        return jnp.zeros(())
-    kl = belief.kl_from_prior()
-    return jnp.sum(kl) if config.kl_reduction == "sum" else jnp.mean(kl)
-
-
-def _belief(networks: Networks, encoder: PyTree, context: Transitions) -> Belief:
-    """What contexts [..., C] say, [..., L]."""
-    tokens = context_tokens(context, next_obs=networks.config.use_next_obs_in_context)
-    return networks.encoder.apply(encoder, tokens, jnp.ones(tokens.shape[:-1], bool))
-
-
-@partial(jax.jit, static_argnums=0)
-def _infer(networks: Networks, encoder: PyTree, history: tuple[Rollout, ...]) -> Belief:
-    """What every lane [M, N] says of its task by all its valid steps."""
-    next_obs = networks.config.use_next_obs_in_context
-    tokens = [context_tokens(rollout, next_obs=next_obs) for rollout in history]
-    valid = [rollout.valid for rollout in history]
-    return networks.encoder.apply(
-        encoder, jnp.concatenate(tokens, axis=2), jnp.concatenate(valid, axis=2)
-    )
-
-
-def _in_a_row(rollout: Rollout) -> Rollout:
-    """All episodes of a task one after another, [M, 1, N * T]: a ring forgets whole episodes."""
-    bare = replace(rollout, extras={}, final_carry=None)
-    return jax.tree.map(lambda x: np.asarray(x).reshape(len(x), 1, -1, *x.shape[3:]), bare)
+_infer = jax.jit(Networks.infer, static_argnums=0)
 
 
 def _parts(x: np.ndarray, size: int) -> list[np.ndarray]:

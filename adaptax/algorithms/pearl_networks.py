@@ -8,14 +8,17 @@ from typing import Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
-from adaptax.core.batch import PyTree
+from adaptax.core.batch import PyTree, Rollout, Transitions
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.belief import Belief, prior
+from adaptax.functional.minibatches import ADAM
 from adaptax.networks.critics import ensemble
 from adaptax.networks.latent import ContextEncoder, LatentPolicy, LatentValue
+from adaptax.sampling.latent import context_tokens
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Networks:
 
     @property
     def critics(self) -> nn.Module:
-        """(obs [..., O], action [..., A], z [..., L]) -> values [2, ...]; two starts of their own."""
+        """(obs [..., O], action [..., A], z [..., L]) -> values [2, ...]."""
         return ensemble(LatentValue, 2)(self.config.hidden_sizes)
 
     @property
@@ -196,3 +199,25 @@ class Networks:
         if self.config.critic == "value":
             return {**params, "value": self.value.init(keys[3], obs, z)}
         return {**params, "log_alpha": jnp.log(jnp.float32(self.config.ent_coeff_init))}
+
+    def infer(
+        self, encoder: PyTree, steps: Transitions | Rollout, valid: jax.Array | None = None
+    ) -> Belief:
+        """What contexts [..., C] say, or their steps that are `valid` [..., C]; [..., L]."""
+        tokens = context_tokens(steps, next_obs=self.config.use_next_obs_in_context)
+        valid = jnp.ones(tokens.shape[:-1], bool) if valid is None else valid
+        belief: Belief = self.encoder.apply(encoder, tokens, valid)
+        return belief
+
+    def kl(self, belief: Belief) -> jax.Array:
+        """Of beliefs [M] from the prior, summed or averaged; 0 without the bottleneck."""
+        if not self.config.use_information_bottleneck:
+            return jnp.zeros(())
+        kl = belief.kl_from_prior()
+        return jnp.sum(kl) if self.config.kl_reduction == "sum" else jnp.mean(kl)
+
+    def optimizer(self, name: str) -> optax.GradientTransformation:
+        """Of the parameters of that name."""
+        config = self.config
+        rates = {"critics": config.qf_lr, "value": config.vf_lr, "encoder": config.context_lr}
+        return ADAM(rates.get(name, config.policy_lr))

@@ -43,9 +43,10 @@ def prior(latent_dim: int, *, known: bool = False) -> Belief:
 
 
 def product_of_gaussians(mean: jax.Array, variance: jax.Array, valid: jax.Array) -> Belief:
-    """The normalised product of the factors N(mean, variance) [..., C, L] that are `valid` [..., C].
+    """The normalised product of those factors N(mean, variance) [..., C, L] that are `valid`.
 
-    1 / s^2 = sum_n 1 / s_n^2 and m = s^2 sum_n m_n / s_n^2 (section 4.2). The prior is no factor.
+    `valid` [..., C]. 1 / s^2 = sum_n 1 / s_n^2 and m = s^2 sum_n m_n / s_n^2 (section 4.2); the
+    prior is no factor.
     """
     precision = jnp.where(valid[..., None], 1.0 / variance, 0.0)
     product = 1.0 / jnp.sum(precision, axis=-2)
