@@ -97,7 +97,7 @@ def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str
             "pearl", suite.spec, critic=critic, num_updates=num_updates, replay_buffer_size=2000
         )
         state = filled(algorithm)
-        work[critic] = lambda a=algorithm, s=state: a._learn(s, jax.random.key(1))[0]
+        work[critic] = lambda a=algorithm, s=state: a._learn(s, 100, jax.random.key(1))[0]
         flop[critic] = num_updates * flop_of_a_step(algorithm)
     rows, width = algorithm.config.meta_batch_size * algorithm.config.batch_size, 300
     x, w = jnp.ones((rows, width)), jnp.eye(width)

@@ -89,7 +89,7 @@ class PEARL(Algorithm):
                 visit.collect(rings, config.num_initial_steps)
         rings = np.asarray(jax.random.permutation(visit_key, len(tasks)))
         rollouts = visit.run(rings[: config.num_tasks_sample], collect_key)
-        learner, figures = self._learn(state, learn_key)
+        learner, figures = self._learn(state, len(tasks), learn_key)
         check_finite(rollouts[-1], figures, "critic_loss", "policy_loss")
         returns = [return_metrics(rollout, 1)["return"] for rollout in rollouts]
         held = {"replay_size": len(state.replay), "num_updates": int(learner.num_updates)}
@@ -115,11 +115,11 @@ class PEARL(Algorithm):
         params = state.learner.params["policy"]
         return LatentActor(params, self.networks.policy, belief, deterministic)
 
-    def _learn(self, state: State, key: jax.Array) -> tuple[Learner, dict[str, float]]:
+    def _learn(self, state: State, num_tasks: int, key: jax.Array) -> tuple[Learner, Metrics]:
         """All gradient steps of an iteration, in compiled scans over what was gathered before."""
         config, learner, every = self.config, state.learner, []
         shape = (config.num_updates, config.meta_batch_size)
-        rings = np.asarray(jax.random.randint(key, shape, 0, config.num_train_tasks))
+        rings = np.asarray(jax.random.randint(key, shape, 0, num_tasks))
         rings = np.repeat(rings, config.embedding_batch_size // config.mini_context, axis=0)
         for i, block in enumerate(_parts(rings, self._block_size(len(rings)))):
             keys = jax.random.split(jax.random.fold_in(key, i))

@@ -26,7 +26,7 @@ class PEARLConfig:
     """PEARL; defaults are the authors' for half-cheetah-vel where no other source is named."""
 
     num_train_tasks: int = 100
-    """Tasks trained on, drawn once, each with a replay of its own."""
+    """Tasks trained on, drawn once, each with a replay of its own; all where a suite has fewer."""
     num_tasks_sample: int = 5
     """Tasks visited an iteration, to collect steps side by side."""
     num_initial_steps: int = 2000

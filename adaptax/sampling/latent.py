@@ -11,7 +11,7 @@ import numpy as np
 
 from adaptax.core.batch import PyTree, Rollout, Transitions, select
 from adaptax.functional.belief import Belief
-from adaptax.sampling.actor import Extras, draw
+from adaptax.sampling.actor import Extras
 
 
 @jax.tree_util.register_dataclass
@@ -45,8 +45,9 @@ class LatentActor:
         started = carry["started"]
         z = select(started, carry["z"], self.belief.sample(z_key, obs.shape[:2]))
         distribution = self.policy.apply(self.params, obs, z)
-        action, extras = draw(distribution, self.deterministic, action_key)
-        return action, {"z": z, "started": jnp.ones_like(started)}, {**extras, "z": z}
+        mode, sample = distribution.mode, distribution.sample
+        action = mode() if self.deterministic else sample(action_key)
+        return action, {"z": z, "started": jnp.ones_like(started)}, {"z": z}
 
     def observe(
         self,

@@ -468,7 +468,7 @@ def test_before_it_has_seen_anything_an_actor_believes_the_prior():
     np.testing.assert_array_equal(known.actor(known.init(KEY)).belief.variance, 0.0)
 
 
-# What it refuses.
+# Tasks and settings.
 
 
 @pytest.mark.parametrize(
@@ -498,8 +498,8 @@ def test_choices_are_refused():
         make_algorithm("pearl", EnvSpec(3, Discrete(4), 10))
 
 
-def test_more_tasks_than_there_are_is_refused():
-    sampler = train_sampler(point_suite())
-    sampler.tasks = point_suite().test
-    with pytest.raises(ConfigError, match="100 training tasks are more than the 50 of point-goal"):
-        sampler.fixed_tasks(100)
+def test_where_fewer_tasks_are_listed_it_trains_on_all():
+    suite = point_suite()
+    sampler = train_sampler(replace(suite, train=suite.test))
+    assert sorted(task.index for task in sampler.fixed_tasks(60)) == list(range(50))
+    assert len({task.index for task in sampler.fixed_tasks(7)}) == 7
