@@ -87,6 +87,13 @@ def test_ml10_example_tells_success_by_test_class(tmp_path):
     assert len(row["classes"]) == 5
 
 
+@pytest.mark.slow
+def test_half_cheetah_example_with_pearl_tells_three_episodes(tmp_path, capsys):
+    sizes = {"num_updates": 2, "num_train_tasks": 5}
+    example("pearl_half_cheetah_vel").main(1, **sizes, run_dir=str(tmp_path / "run"))
+    assert re.findall(r"^after (\d): -\d", capsys.readouterr().out, flags=re.M) == list("012")
+
+
 def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):
     assert len(readme_python().splitlines()) < 10
     monkeypatch.chdir(tmp_path)

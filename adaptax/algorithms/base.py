@@ -34,12 +34,14 @@ class Algorithm(ABC):
     may_be_infinite: ClassVar[tuple[str, ...]] = ()
     """Leaves of the state that may hold infinity or NaN, by the end of their path; in all others
     the trainer takes them for a fault."""
+    task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
+    """Settings, where it has them, that say how many tasks it asks the sampler for."""
 
     def __init__(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
         if is_dataclass(config):
             check_finite_numbers(config, "algorithm")
-        for name in ("meta_batch_size", "num_tasks"):
+        for name in self.task_counts:
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation
                 check_task_count(number, spec.num_classes, name)

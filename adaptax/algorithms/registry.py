@@ -68,6 +68,28 @@ _SMALL_RL2 = {
 """Of RL2: trials of two episodes on each of eight tasks."""
 _SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden_sizes": (16,)}
 """Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
+_SMALL_PEARL = {
+    "num_train_tasks": 16,
+    "num_tasks_sample": 4,
+    "num_initial_steps": 40,
+    "num_steps_prior": 40,
+    "num_extra_rl_steps_posterior": 40,
+    "num_updates": 20,
+    "meta_batch_size": 4,
+    "batch_size": 32,
+    "embedding_batch_size": 16,
+    "replay_buffer_size": 2000,
+    "latent_dim": 2,
+    "hidden_sizes": (16,),
+    "encoder_hidden_sizes": (16,),
+    "reward_scale": 1.0,
+    "discount": 0.9,
+    "soft_target_tau": 0.05,
+    "policy_lr": 3e-3,
+    "qf_lr": 3e-3,
+    "context_lr": 3e-3,
+}
+"""Of PEARL: two episodes on the prior and two on what was inferred, on four of 16 tasks."""
 
 ALGORITHMS = {
     entry.name: entry
@@ -180,6 +202,12 @@ ALGORITHMS = {
             "meta-RL: the same agent trained by TRPO, as in the paper",
             "rl2_trpo:RL2TRPO",
             {**_SMALL_RL2, "trust_region": {"max_kl_step": 0.05}},
+        ),
+        AlgorithmEntry(
+            "pearl",
+            "meta-RL: infers its task from a few episodes; learns from replay, with SAC",
+            "pearl:PEARL",
+            _SMALL_PEARL,
         ),
         AlgorithmEntry(
             "promp",

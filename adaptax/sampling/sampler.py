@@ -60,6 +60,16 @@ class Sampler:
             drawn.extend(order[place : place + n - len(drawn)])
         return tuple(drawn)
 
+    def fixed_tasks(self, n: int) -> tuple[Task, ...]:
+        """The tasks of an algorithm that always trains on the same ones; no counter moves.
+
+        n of them, or all where fewer are listed.
+        """
+        check_task_count(n, self.spec.num_classes)
+        listed = self.tasks.tasks
+        n = n if listed is None else min(n, len(listed))
+        return self.tasks.sample(named_generator(self.seed, self.stream, "fixed tasks"), n)
+
     def episodes(
         self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int, num_episodes: int
     ) -> Rollout:

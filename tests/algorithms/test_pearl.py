@@ -1,0 +1,505 @@
+"""PEARL; its belief is in tests/functional/test_belief.py, its actor in tests/sampling."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
+
+from adaptax.algorithms import pearl
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.batch import Transitions
+from adaptax.core.errors import ConfigError
+from adaptax.core.rng import named_key
+from adaptax.core.spec import Continuous, Discrete, EnvSpec
+from adaptax.experiment.build import make_algorithm
+from adaptax.sampling.latent import context_tokens
+
+KEY = jax.random.key(0)
+SPEC = EnvSpec(3, Continuous(2), 10)
+TINY = {
+    **find_algorithm("pearl").small,
+    "hidden_sizes": (16, 16),
+    "reward_scale": 2.0,
+    "policy_mean_reg_coeff": 0.0,
+    "policy_std_reg_coeff": 0.0,
+}
+M, B, C = 4, 8, 5
+step = pearl.update
+"""Not compiled: every test has settings of its own, and they share its single operations."""
+both_critics = pytest.mark.parametrize("critic", ["twin_target", "value"])
+
+
+def steps_of(size: int, seed: int, *, terminal: bool | None = None) -> Transitions:
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.normal(size=(M, size, *shape)).astype(np.float32)
+
+    terminated = rng.random((M, size)) < 0.3
+    terminated = terminated if terminal is None else np.full_like(terminated, terminal)
+    discount = np.full((M, size), 0.9, np.float32)
+    action = np.tanh(normal(2))
+    return Transitions(normal(3), action, normal(), normal(3), terminated, discount)
+
+
+BATCH, CONTEXT = steps_of(B, 0), steps_of(C, 1)
+
+
+@functools.cache
+def agent(**settings):
+    algorithm = make_algorithm("pearl", SPEC, **{**TINY, **settings})
+    return algorithm.networks, algorithm.init(named_key(0, "init")).learner
+
+
+def one_step(batch=BATCH, learner=None, **settings):
+    networks, fresh = agent(**settings)
+    return step(networks, fresh if learner is None else learner, batch, CONTEXT, KEY)
+
+
+def drawn(networks, learner):
+    """The keys of a step and its z [M, 1, L]."""
+    z_key, next_key, action_key = jax.random.split(KEY, 3)
+    tokens = context_tokens(CONTEXT, next_obs=networks.config.use_next_obs_in_context)
+    belief = networks.encoder.apply(learner.params["encoder"], tokens, jnp.ones((M, C), bool))
+    return next_key, action_key, belief.sample(z_key)[:, None], belief
+
+
+def target_of(networks, learner, batch, i: int, j: int, next_value) -> float:
+    """y for transition j of task i, from the definition."""
+    y = networks.config.reward_scale * float(batch.reward[i, j])
+    return y if batch.terminated[i, j] else y + 0.9 * float(next_value[i, j])
+
+
+@both_critics
+def test_the_critics_loss_is_that_of_the_paper(critic):
+    """E4: targets written out for each transition; both critics' means are summed, not halved."""
+    networks, learner = agent(critic=critic)
+    _, figures = one_step(critic=critic)
+    next_key, _, z, belief = drawn(networks, learner)
+    if critic == "value":
+        next_value = networks.value.apply(learner.target, BATCH.next_obs, z)
+    else:
+        policy = networks.policy.apply(learner.params["policy"], BATCH.next_obs, z)
+        action, log_prob = policy.sample_and_log_prob(next_key)
+        q_next = networks.critics.apply(learner.target, BATCH.next_obs, action, z)
+        next_value = np.minimum(*np.asarray(q_next)) - np.asarray(log_prob)  # alpha is 1
+    q = np.asarray(networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z))
+    loss = 0.0
+    for i, j in np.ndindex(M, B):
+        y = target_of(networks, learner, BATCH, i, j, next_value)
+        loss += ((q[0, i, j] - y) ** 2 + (q[1, i, j] - y) ** 2) / (M * B)
+    assert figures["critic_loss"] == pytest.approx(loss, rel=1e-4)
+    kl = 0.5 * (belief.variance + belief.mean**2 - 1 - np.log(belief.variance))
+    assert figures["kl"] == pytest.approx(float(kl.sum()), rel=1e-4)
+
+
+@both_critics
+def test_only_rewards_count_where_all_is_terminal(critic):
+    """E4: y = scale * r with either critic."""
+    batch = steps_of(B, 2, terminal=True)
+    networks, learner = agent(critic=critic)
+    _, figures = one_step(batch, critic=critic)
+    z = drawn(networks, learner)[2]
+    q = np.asarray(networks.critics.apply(learner.params["critics"], batch.obs, batch.action, z))
+    expected = np.square(q - 2.0 * batch.reward).mean((1, 2)).sum()
+    assert figures["critic_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_target_with_a_value_function_is_the_golden_one():
+    """E4: r = 2, scale 5, discount .9, V = 3, Q = 0: y = 12.7, or 10 at a terminal step."""
+    networks, learner = agent(critic="value", reward_scale=5.0)
+    zeros = jax.tree.map(jnp.zeros_like, learner)
+    target = jax.tree.map(jnp.zeros_like, learner.target)
+    target["params"]["Dense_0"]["bias"] = jnp.full(1, 3.0)
+    learner = replace(learner, params={**learner.params, "critics": zeros.params["critics"]})
+    learner = replace(learner, target=target)
+    for terminal, y in ((False, 12.7), (True, 10.0)):
+        batch = steps_of(B, 3, terminal=terminal)
+        batch = replace(batch, reward=np.full((M, B), 2.0, np.float32))
+        _, figures = step(networks, learner, batch, CONTEXT, KEY)
+        assert figures["critic_loss"] == pytest.approx(2 * y**2, rel=1e-5)
+
+
+@both_critics
+def test_policy_and_value_learn_from_the_critics_after_their_step(critic):
+    regular = {"policy_mean_reg_coeff": 0.5, "policy_pre_activation_coeff": 0.25}
+    networks, learner = agent(critic=critic, **regular)
+    after, figures = one_step(critic=critic, **regular)
+    _, action_key, z, _ = drawn(networks, learner)
+    policy = networks.policy.apply(learner.params["policy"], BATCH.obs, z)
+    u = policy.unbounded.sample(action_key)
+    log_prob = np.asarray(policy.log_prob_of_unbounded(u))
+    q = networks.critics.apply(after.params["critics"], BATCH.obs, jnp.tanh(u), z).min(0)
+    q = np.asarray(q)
+    assert figures["policy_loss"] == pytest.approx(float((log_prob - q).mean()), rel=1e-4)
+    if critic == "value":
+        value = networks.value.apply(learner.params["value"], BATCH.obs, z)
+        expected = np.square(np.asarray(value) - (q - log_prob)).mean()
+        assert figures["value_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def moved(before, after) -> bool:
+    return fingerprint(before) != fingerprint(after)
+
+
+def silent_to_z(learner, name: str, inputs: int):
+    """The learner with one network's weights on z, after so many other inputs, at zero."""
+    params = jax.tree.map(lambda x: x, learner.params)
+    layer = params[name]["params"]["JointMLP_0"]["JointDense_0"]
+    layer["kernel"] = layer["kernel"].at[..., inputs:, :].set(0.0)
+    return replace(learner, params=params)
+
+
+@pytest.mark.parametrize("kl_lambda", [0.0, 0.1])
+@both_critics
+def test_the_encoder_learns_from_critics_and_kl_only(critic, kl_lambda):
+    """E2: where the critics are silent about z, policy and value teach it nothing."""
+    settings = {"critic": critic, "kl_lambda": kl_lambda}
+    _, learner = agent(**settings)
+    deaf = silent_to_z(learner, "critics", 5)
+    after, _ = one_step(learner=deaf, **settings)
+    assert moved(deaf.params["encoder"], after.params["encoder"]) == (kl_lambda > 0)
+    taught, _ = one_step(**settings)
+    assert moved(learner.params["encoder"], taught.params["encoder"])
+
+
+@both_critics
+def test_a_policys_step_leaves_all_else_unchanged(critic):
+    """E2."""
+    one, _ = one_step(critic=critic)
+    other, _ = one_step(critic=critic, policy_lr=0.5, policy_mean_reg_coeff=3.0)
+    assert moved(one.params["policy"], other.params["policy"])
+    for name in set(one.params) - {"policy", "log_alpha"}:
+        assert not moved(one.params[name], other.params[name]), name
+    assert not moved(one.target, other.target)
+
+
+def loss_in_64(networks, learner, encoder):
+    """Critics' loss and KL of an encoder, targets held, in float64."""
+    z = drawn(networks, learner)[2]
+    tokens = context_tokens(CONTEXT, next_obs=False)
+    belief = networks.encoder.apply(encoder, tokens, jnp.ones((M, C), bool))
+    z_live = belief.sample(jax.random.split(KEY, 3)[0])[:, None]
+    next_value = networks.value.apply(learner.target, BATCH.next_obs, z)
+    y = 2.0 * BATCH.reward + 0.9 * jnp.where(BATCH.terminated, 0.0, next_value)
+    q = networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z_live)
+    return jnp.square(q - y).mean((1, 2)).sum() + 0.1 * belief.kl_from_prior().sum()
+
+
+def test_the_encoders_gradient_is_that_of_finite_differences():
+    """E2: through z, of the critics' loss and the KL. Adam's first step of size 1 tells it."""
+    with jax.enable_x64(True):
+        networks, learner = agent(critic="value")
+        learner = jax.tree.map(
+            lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, learner
+        )
+        encoder = learner.params["encoder"]
+        direction = jax.tree.map(
+            lambda x: jax.random.normal(jax.random.key(x.size), x.shape, jnp.float64), encoder
+        )
+
+        def along(h):
+            nudged = jax.tree.map(lambda x, d: x + h * d, encoder, direction)
+            return loss_in_64(networks, learner, nudged)
+
+        slope = (along(1e-5) - along(-1e-5)) / 2e-5
+        after, _ = pearl.update(networks, learner, BATCH, CONTEXT, KEY)
+        # Adam's first moment after a step from zero is a tenth of the gradient.
+        moments = jax.tree.leaves(after.opt_state["encoder"][0].mu)
+        found = sum(
+            10 * jnp.sum(m * d) for m, d in zip(moments, jax.tree.leaves(direction), strict=True)
+        )
+        assert found == pytest.approx(float(slope), rel=1e-5)
+
+
+def test_regularisers_carry_a_gradient():
+    """All three pull the policy towards 0; the originals' first two did nothing."""
+    for name in ("mean_reg_coeff", "std_reg_coeff", "pre_activation_coeff"):
+        plain, _ = one_step()
+        pulled, _ = one_step(**{f"policy_{name}": 10.0})
+        assert moved(plain.params["policy"], pulled.params["policy"]), name
+
+
+def test_the_mean_is_regularised_before_tanh():
+    """Where tanh(8) is 1 to seven digits, and behind it there would be no gradient of it."""
+    _, learner = agent()
+    saturated = jax.tree.map(jnp.zeros_like, learner.params["policy"])
+    saturated["params"]["Dense_0"]["bias"] = jnp.array([8.0, 8.0, -20.0, -20.0])
+    learner = replace(learner, params={**learner.params, "policy": saturated})
+    gradients = []
+    for coefficient in (0.0, 1.0):
+        after, _ = one_step(learner=learner, policy_mean_reg_coeff=coefficient)
+        moment = after.opt_state["policy"][0].mu["params"]["Dense_0"]["bias"]
+        gradients.append(10 * moment[:2])
+    np.testing.assert_allclose(gradients[1] - gradients[0], 2 * 8.0 / 2, rtol=1e-5)
+
+
+def test_twins_differ_at_the_start_and_after_training():
+    """E3."""
+    networks, learner = agent()
+    for _ in range(5):
+        kernel = learner.params["critics"]["params"]["Dense_0"]["kernel"]
+        assert jnp.abs(kernel[0] - kernel[1]).max() > 0.1
+        learner, _ = step(networks, learner, BATCH, CONTEXT, KEY)
+
+
+@both_critics
+def test_targets_start_equal_and_follow_by_tau(critic):
+    _, learner = agent(critic=critic)
+    name = "value" if critic == "value" else "critics"
+    assert not moved(learner.params[name], learner.target)
+    after, _ = one_step(critic=critic)
+    expected = jax.tree.map(
+        lambda old, new: 0.95 * old + 0.05 * new, learner.target, after.params[name]
+    )
+    for one, other in zip(jax.tree.leaves(after.target), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_the_temperature_is_learned_by_twin_targets_only():
+    _, learner = agent()
+    after, figures = one_step()
+    assert figures["ent_coeff"] == 1.0
+    assert after.params["log_alpha"] != learner.params["log_alpha"]
+    fixed, figures = one_step(learn_ent_coeff=False, ent_coeff_init=0.3)
+    assert jnp.exp(fixed.params["log_alpha"]) == pytest.approx(0.3)
+    assert "ent_coeff" not in figures
+    assert "log_alpha" not in agent(critic="value")[1].params
+
+
+def test_kl_is_summed_over_tasks_or_averaged():
+    _, summed = one_step()
+    _, averaged = one_step(kl_reduction="mean")
+    assert summed["kl"] == pytest.approx(M * float(averaged["kl"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("bottleneck", [True, False])
+@pytest.mark.parametrize("next_obs", [True, False])
+def test_networks_have_the_sizes_of_their_inputs_and_train(next_obs, bottleneck):
+    """E5: a token has O + A + 1 numbers, + O with what followed; the encoder gives 2 L or L."""
+    settings = {"use_next_obs_in_context": next_obs, "use_information_bottleneck": bottleneck}
+    networks, learner = agent(critic="value", **settings)
+
+    def sizes(name):
+        axes = 3 if name == "critics" else 2
+        leaves = jax.tree.leaves(learner.params[name])
+        shapes = [x.shape[-2:] for x in leaves if x.ndim == axes]
+        return {shape[0] for shape in shapes}, {shape[1] for shape in shapes}
+
+    assert networks.token_size == 3 + 2 + 1 + 3 * next_obs
+    assert sizes("encoder") == ({networks.token_size, 16}, {16, 2 * 2 if bottleneck else 2})
+    assert sizes("policy") == ({3 + 2, 16}, {16, 2 * 2})
+    assert sizes("critics") == ({3 + 2 + 2, 16}, {16, 1})
+    assert sizes("value") == ({3 + 2, 16}, {16, 1})
+    start = learner
+    for _ in range(5):
+        learner, figures = step(networks, learner, BATCH, CONTEXT, KEY)
+    assert all(np.isfinite(value) for value in figures.values())
+    assert all(moved(start.params[name], learner.params[name]) for name in start.params)
+    assert (figures["kl"] > 0) == bottleneck
+
+
+def test_the_state_holds_every_network_by_name():
+    """E6: encoder, policy, both critics as one, value or temperature, and what lags behind."""
+    assert set(agent()[1].params) == {"encoder", "policy", "critics", "log_alpha"}
+    assert set(agent(critic="value")[1].params) == {"encoder", "policy", "critics", "value"}
+    leaf = jax.tree.leaves(agent()[1].params["critics"])[0]
+    assert leaf.shape[0] == 2
+
+
+# Collection.
+
+
+def recorded(suite, **settings):
+    """The rollouts and actors of the first two iterations, the state after, and the algorithm."""
+    seen = []
+
+    def record(rollout, actor):
+        seen.append(SimpleNamespace(rollout=rollout, actor=actor))
+        return rollout
+
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, "num_updates": 2, **settings})
+    sampler = ChangingSampler(suite, record)
+    state, _ = trained(algorithm, sampler, 2)
+    return seen, state, algorithm
+
+
+SCHEDULE = {
+    "num_train_tasks": 6,
+    "num_tasks_sample": 2,
+    "num_initial_steps": 60,
+    "num_steps_prior": 40,
+    "num_steps_posterior": 30,
+    "num_extra_rl_steps_posterior": 50,
+}
+"""Episodes of 20 steps: 3 at first; then 2 on the prior, 2 and 3 on what was inferred."""
+
+
+@functools.cache
+def scheduled():
+    return recorded(point_suite(), **SCHEDULE)
+
+
+def test_the_schedule_is_prior_posterior_extra_in_whole_episodes():
+    seen, _, _ = scheduled()
+    shapes = [entry.rollout.valid.shape for entry in seen]
+    initial, visit = [(2, 3, 20)] * 3, [(2, 2, 20), *[(2, 1, 20)] * 5]
+    assert shapes == [*initial, *visit, *visit]
+
+
+def test_an_inferred_phase_starts_from_the_prior():
+    """Conformance 6.4: its first episodes are on the prior's z, later ones on each task's own."""
+    seen, _, _ = scheduled()
+    inferred = [entry.actor.belief.mean.ndim > 1 for entry in seen]
+    visit = [False, False, True, False, True, True]
+    assert inferred == [False] * 3 + visit + visit
+    assert {e.actor.belief.mean.shape for e in seen if e.actor.belief.mean.ndim > 1} == {(2, 1, 2)}
+
+
+def test_extra_steps_go_to_the_replay_only_and_a_visit_starts_context_anew():
+    """E9."""
+    seen, state, _ = scheduled()
+    per_task = state.replay.sizes
+    context = state.context.sizes
+    visits = (per_task - 60) // 140  # 40 + 40 + 60 of whole episodes
+    assert sorted(set(per_task)) == sorted({60 + 140 * v for v in set(visits)})
+    assert visits.sum() == 4
+    np.testing.assert_array_equal(context, np.where(visits > 0, 40 + 40, 60))
+    extra = np.concatenate([np.asarray(e.rollout.obs)[:, 0] for e in seen[-3:]], axis=1)
+    held = state.context.read(*np.indices((6, 60))).obs.reshape(-1, 2)
+    moving = extra.reshape(-1, 2)[np.abs(extra.reshape(-1, 2)).sum(-1) > 0]
+    assert not any((held == row).all(-1).any() for row in moving)
+
+
+def test_a_ring_holds_the_steps_of_its_own_task():
+    """E9: rewards are minus the distance to the task's goal."""
+    suite = point_suite()
+    sampler = train_sampler(suite)
+    goals = np.array([task.params["goal"] for task in sampler.fixed_tasks(6)])
+    _, state, _ = scheduled()
+    for ring in range(6):
+        rows = np.arange(state.replay.sizes[ring])
+        held = state.replay.read(np.full_like(rows, ring), rows)
+        distance = np.linalg.norm(held.next_obs - goals[ring], axis=-1)
+        np.testing.assert_allclose(held.reward, -distance, atol=1e-5)
+
+
+def test_where_episodes_fall_short_more_are_played():
+    suite = cliff_suite()
+    seen, state, _ = recorded(suite, **SCHEDULE)
+    num = [int(e.rollout.valid.sum((1, 2)).min()) for e in seen]
+    assert state.replay.sizes.min() >= 60
+    assert len(num) > 3 + 12
+    in_context = state.context.sizes
+    assert in_context.min() >= 60
+    assert np.all(state.context.sizes <= state.context.config.size)
+
+
+def test_without_context_steps_the_first_context_stays():
+    """Conformance 6.4: the originals crash on an empty encoder buffer."""
+    settings = {**SCHEDULE, "num_steps_prior": 0, "num_steps_posterior": 0}
+    _, state, _ = recorded(point_suite(), **settings)
+    np.testing.assert_array_equal(state.context.sizes, 60)
+    assert state.replay.sizes.max() > 60
+
+
+def test_the_tasks_trained_on_stay_the_same_and_take_no_counter():
+    sampler = train_sampler(point_suite())
+    one, other = sampler.fixed_tasks(6), sampler.fixed_tasks(6)
+    assert [t.plain() for t in one] == [t.plain() for t in other]
+    assert len({str(t.plain()) for t in one}) == 6
+    assert sampler.save()["counters"].sum() == 0
+
+
+def test_parts_of_a_context_have_a_gradient_step_each():
+    settings = {"num_updates": 3, "embedding_batch_size": 16, "embedding_mini_batch_size": 4}
+    _, state, _ = recorded(point_suite(), **settings)
+    assert int(state.learner.num_updates) == 2 * 3 * 4
+
+
+@pytest.mark.parametrize(("limit", "size"), [(2**28, 20), (70_000, 5), (1, 1)])
+def test_minibatches_are_gathered_in_equal_blocks_that_fit(monkeypatch, limit, size):
+    monkeypatch.setattr(pearl, "BLOCK_BYTES", limit)
+    algorithm = make_algorithm("pearl", SPEC, **TINY)
+    assert algorithm._block_size(20) == size
+
+
+# Adaptation.
+
+
+def test_adapting_infers_from_all_steps_of_a_lane():
+    """E8, B4: over two rollouts, lane by lane, as from one batch of all its transitions."""
+    suite = cliff_suite()
+    algorithm = make_algorithm("pearl", suite.spec, **TINY)
+    state = algorithm.init(named_key(0, "init"))
+    sampler, actor = train_sampler(suite), algorithm.actor(state)
+    tasks = sampler.sample_tasks(3)
+    history = [sampler.episodes(actor, tasks, 2, 1) for _ in range(2)]
+    belief = algorithm.adapt(state, actor, history).belief
+    assert belief.mean.shape == (3, 2, 2)
+    for lane in np.ndindex(3, 2):
+        tokens = np.concatenate(
+            [
+                np.asarray(context_tokens(r, next_obs=False))[lane][np.asarray(r.valid)[lane]]
+                for r in history
+            ]
+        )
+        assert len(tokens) == sum(int(r.valid[lane].sum()) for r in history)
+        encoder, valid = state.learner.params["encoder"], jnp.ones(len(tokens), bool)
+        alone = algorithm.networks.encoder.apply(encoder, tokens[::-1], valid)
+        np.testing.assert_allclose(belief.mean[lane], alone.mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(belief.variance[lane], alone.variance, rtol=1e-4)
+
+
+def test_before_it_has_seen_anything_an_actor_believes_the_prior():
+    """B3."""
+    algorithm = make_algorithm("pearl", SPEC, **TINY)
+    belief = algorithm.actor(algorithm.init(KEY)).belief
+    np.testing.assert_array_equal(belief.mean, 0.0)
+    np.testing.assert_array_equal(belief.variance, 1.0)
+    known = make_algorithm("pearl", SPEC, **TINY, use_information_bottleneck=False)
+    np.testing.assert_array_equal(known.actor(known.init(KEY)).belief.variance, 0.0)
+
+
+# Tasks and settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_tasks_sample": 200}, "num_tasks_sample 200 must not exceed num_train_tasks 100"),
+        ({"embedding_mini_batch_size": 30}, "must be a multiple of embedding_mini_batch_size 30"),
+        ({"kl_lambda": -0.1}, "kl_lambda must not be negative, not -0.1"),
+        ({"num_steps_prior": -1}, "num_steps_prior must not be negative, not -1"),
+        (
+            {"num_steps_prior": 0, "num_extra_rl_steps_posterior": 0},
+            "one must be greater, or nothing is ever collected",
+        ),
+        ({"hidden_sizes": ()}, "hidden_sizes must name at least one layer"),
+        ({"latent_dim": 0}, "latent_dim must be greater than 0, not 0"),
+        ({"soft_target_tau": 1.5}, "soft_target_tau must lie in"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(settings, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        make_algorithm("pearl", SPEC, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_choices_are_refused():
+    with pytest.raises(ConfigError, match="pearl takes continuous actions"):
+        make_algorithm("pearl", EnvSpec(3, Discrete(4), 10))
+
+
+def test_where_fewer_tasks_are_listed_it_trains_on_all():
+    suite = point_suite()
+    sampler = train_sampler(replace(suite, train=suite.test))
+    assert sorted(task.index for task in sampler.fixed_tasks(60)) == list(range(50))
+    assert len({task.index for task in sampler.fixed_tasks(7)}) == 7

@@ -1,0 +1,80 @@
+"""PEARL learns to infer its task: on a line with dense rewards, in the plane with sparse ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import train_sampler, trained
+
+from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.jax_pool import JaxPool, JaxStep
+from adaptax.envs.task import Suite, TaskList
+from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+
+
+@dataclass(frozen=True)
+class Line:
+    """A point on a line that seeks a goal it is not told (E10)."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(1, Continuous(1), 10)
+
+    def reset(self, key, params):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step(self, state, action, key, params):
+        x, no = state + 0.3 * action, jnp.array(False)
+        return JaxStep(x, x, -jnp.abs(x[0] - params["goal"]), no, no)
+
+
+def line_suite() -> Suite:
+    train = TaskList("line-train", [{"goal": g} for g in (-1.0, -0.5, 0.5, 1.0)])
+    test = TaskList("line-test", [{"goal": g} for g in (-1.1, -0.75, -0.4, 0.4, 0.75, 1.1)])
+    return Suite("line", Line().spec, train, test, lambda n: JaxPool(Line(), n))
+
+
+E10 = {
+    "num_train_tasks": 4,
+    "num_tasks_sample": 4,
+    "num_initial_steps": 100,
+    "num_steps_prior": 20,
+    "num_extra_rl_steps_posterior": 20,
+    "num_updates": 50,
+    "meta_batch_size": 4,
+    "batch_size": 64,
+    "embedding_batch_size": 20,
+    "replay_buffer_size": 10_000,
+    "latent_dim": 2,
+    "hidden_sizes": (64, 64),
+    "encoder_hidden_sizes": (64, 64),
+    "reward_scale": 5.0,
+    "policy_lr": 3e-3,
+    "qf_lr": 3e-3,
+    "vf_lr": 3e-3,
+    "context_lr": 3e-3,
+    "discount": 0.9,
+    "soft_target_tau": 0.02,
+}
+
+
+def returns_on_a_line(critic: str, seed: int) -> np.ndarray:
+    """Means over lanes of six held-out goals [3], after 0, 1 and 2 episodes."""
+    suite = line_suite()
+    algorithm = make_algorithm("pearl", suite.spec, critic=critic, **E10)
+    state, _ = trained(algorithm, train_sampler(suite, seed), 40, seed)
+    protocol = EvaluatorConfig(num_lanes=8, num_episodes=3, deterministic=True)
+    return Evaluator(protocol, suite, seed=0).evaluate(algorithm, state).returns.mean(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", ["twin_target", "value"])
+def test_it_adapts_on_a_line_in_two_of_three_seeds(critic):
+    """E10."""
+    found = [returns_on_a_line(critic, seed) for seed in range(3)]
+    assert sum(r[2] >= -6.0 and r[2] - r[0] >= 2.5 for r in found) >= 2, found
