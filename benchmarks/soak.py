@@ -104,6 +104,8 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
     last = err.strip().splitlines()[-1:]
+    if len(samples) < 8:
+        raise SystemExit(f"the run gave {len(samples)} samples, too few: {last}")
     about = {"algorithm": options.algorithm, "suite": options.suite, "minutes": options.minutes}
     about |= {"exit_code": process.returncode, "last_words": last}
     return {**about, **summary(samples), "samples": samples}
