@@ -72,6 +72,21 @@ def test_half_cheetah_example_with_trpo_tells_four_episodes(tmp_path, capsys):
     assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
 
 
+def test_half_cheetah_example_with_meta_test_writes_test_episodes(tmp_path):
+    run_dir = tmp_path / "run"
+    with pytest.warns(UserWarning, match="5 episodes on a task are more than the 4"):
+        example("rl2_ppo_half_cheetah_meta_test").main(1, 8, 5, 2, run_dir=str(run_dir))
+    row = read_rows(run_dir / "evaluations.jsonl")[-1]
+    assert (row["num_tasks"], len(row["episodes"])) == (5, 5)
+
+
+def test_ml10_example_tells_success_by_test_class(tmp_path):
+    run_dir = tmp_path / "run"
+    example("rl2_ppo_metaworld_ml10").main(1, 10, 1, horizon=20, run_dir=str(run_dir))
+    row = read_rows(run_dir / "evaluations.jsonl")[-1]
+    assert len(row["classes"]) == 5
+
+
 def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):
     assert len(readme_python().splitlines()) < 10
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,7 @@ from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
-from adaptax.functional.minibatches import ADAM, clipped, shuffled_rows
+from adaptax.functional.minibatches import Schedule, optimizer, shuffled_rows
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
 from adaptax.networks.recurrent import RecurrentActorCritic
@@ -49,6 +49,10 @@ class RL2Config:
     """Whether advantages are shifted so that the smallest is just above 0."""
     lr: float = 1e-3
     """Adam's step size."""
+    lr_scheduler: Schedule = "constant"
+    """How the step size falls, from pass to pass."""
+    lr_scheduler_steps: int = 1000
+    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
     num_epochs: int = 8
     """Passes over the trials of an iteration."""
     num_minibatches: int = 8
@@ -80,6 +84,7 @@ class RL2Config:
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "episodes_per_trial", "lr", "num_epochs")
         check_positive(self, "num_minibatches", "embedding_size", "hidden_size")
+        check_positive(self, "lr_scheduler_steps")
         check_positive(self, "init_std", "reward_scale", "max_grad_norm")
         check_unit(self, "discount", "gae_lambda")
         check(
@@ -262,7 +267,7 @@ def minibatches(config: RL2Config, trials: Trials, key: jax.Array) -> jax.Array:
 
 def adam(config: RL2Config) -> optax.GradientTransformation:
     """What descends by gradients, in PPO all and in TRPO the value."""
-    return clipped(ADAM(config.lr), config.max_grad_norm)
+    return optimizer(config, updates_per_pass=config.num_minibatches)
 
 
 def moved(config: RL2Config, variables: PyTree, params: PyTree, trials: Trials) -> PyTree:

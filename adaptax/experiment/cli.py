@@ -12,6 +12,7 @@ from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptax.core.compilation import keep_compiled_programs
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if args[0] not in COMMANDS:
             raise unknown_name("command", args[0], COMMANDS)
+        if args[0] in COMPILING:
+            keep_compiled_programs()
         COMMANDS[args[0]](args[1:])
     except AdaptaxError as error:
         print(f"adaptax: {error}", file=sys.stderr)
@@ -242,6 +245,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "video": video_command,
     "doctor": doctor_command,
 }
+
+COMPILING = ("train", "resume", "evaluate", "video")
+"""Commands of which a second run need not compile again."""
 
 
 def _set_up_process(num_cores: int | None) -> None:

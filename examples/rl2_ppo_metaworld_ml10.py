@@ -1,0 +1,53 @@
+"""RL2-PPO on ML10, meta-tested every 10 iterations, with the settings of garage's example.
+
+For example: python examples/rl2_ppo_metaworld_ml10.py --num-iterations 200
+"""
+
+import tyro
+
+from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.trainer import Trainer, TrainerConfig
+
+
+def main(
+    num_iterations: int = 200,
+    meta_batch_size: int = 10,
+    episodes_per_trial: int = 10,
+    horizon: int = 500,
+    seed: int = 1,
+    run_dir: str = "runs/rl2-ppo-ml10",
+) -> None:
+    """Train, and tell the success on each of the five test classes as it goes."""
+    suite = make_suite("ml10", horizon=horizon)
+    algorithm = make_algorithm(
+        "rl2-ppo",
+        suite.spec,
+        meta_batch_size=meta_batch_size,  # a multiple of the ten training classes
+        episodes_per_trial=episodes_per_trial,
+        discount=0.99,
+        gae_lambda=0.95,
+        clip_range=0.2,
+        num_epochs=10,
+        num_minibatches=1,
+        hidden_size=64,
+        entropy_method="max",
+        policy_ent_coeff=0.02,
+        stop_entropy_gradient=True,
+        center_adv=False,
+    )
+    protocol = EvaluatorConfig(num_tasks=5, num_episodes=episodes_per_trial, num_test_episodes=1)
+    config = TrainerConfig(
+        run_dir,
+        seed=seed,
+        num_iterations=num_iterations,
+        evaluation_interval=10,
+        evaluation=protocol,
+    )
+    trainer = Trainer(config, algorithm, suite)
+    trainer.run()
+    trainer.close()
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,60 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from adaptax.core.compilation import keep_compiled_programs
+
+PROGRAM = """
+from adaptax.core.compilation import keep_compiled_programs
+keep_compiled_programs()
+import jax, jax.numpy as jnp
+from jax import monitoring
+
+hits = []
+monitoring.register_event_listener(lambda event, **_: hits.append(event))
+
+@jax.jit
+def slow_to_compile(x):
+    for _ in range(30):
+        x = jnp.sort(jnp.sin(x) @ x)
+    return x
+
+print(float(slow_to_compile(jnp.eye(8)).sum()).hex(), "/jax/compilation_cache/cache_hits" in hits)
+"""
+
+
+def interpreter(cache, **env: str) -> list[str]:
+    """What the program prints in an interpreter whose user has kept nothing elsewhere."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMP", "JAX_PERS"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**inherited, "XDG_CACHE_HOME": str(cache), **env},
+    )
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_the_second_interpreter_reads_what_the_first_compiled(tmp_path):
+    first, second = interpreter(tmp_path), interpreter(tmp_path)
+    assert first == [second[0], "False"]
+    assert second[1] == "True"
+    (kept,) = (tmp_path / "adaptax").iterdir()
+    assert any(kept.glob("*slow_to_compile*"))
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").touch()
+    assert interpreter(tmp_path / "file")[1] == "False"
+
+
+@pytest.mark.parametrize("chosen", ["", "/elsewhere"])
+def test_a_directory_that_was_named_stays(monkeypatch, chosen):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", chosen)
+    keep_compiled_programs()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == chosen
