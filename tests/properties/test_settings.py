@@ -79,6 +79,7 @@ def through_flags(monkeypatch, tmp_path):
         close = run
 
     monkeypatch.setattr("adaptax.experiment.trainer.Trainer", NoTrainer)
+    monkeypatch.setattr("adaptax.experiment.cores.take_cores", lambda num_cores: None)
 
     def parse(algorithm: str, suite: str, words: list[str]):
         cli.main(["train", algorithm, suite, *words])
