@@ -31,7 +31,7 @@ from adaptax.sampling.latent import LatentActor, bare, in_a_row
 from adaptax.sampling.replay import Replay, ReplayConfig
 from adaptax.sampling.sampler import Sampler
 
-BLOCK_BYTES = 2**28
+BLOCK_BYTES = 2**26
 """Minibatches that are gathered at once."""
 
 

@@ -12,7 +12,7 @@ from toys import train_sampler, trained
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.envs.jax_pool import JaxPool, JaxStep
 from adaptax.envs.task import Suite, TaskList
-from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 
 
@@ -58,7 +58,7 @@ E10 = {
     "vf_lr": 3e-3,
     "context_lr": 3e-3,
     "discount": 0.9,
-    "soft_target_tau": 0.02,
+    "soft_target_tau": 0.05,
 }
 
 
@@ -77,3 +77,40 @@ def test_it_adapts_on_a_line_in_two_of_three_seeds(critic):
     """E10."""
     found = [returns_on_a_line(critic, seed) for seed in range(3)]
     assert sum(r[2] >= -6.0 and r[2] - r[0] >= 2.5 for r in found) >= 2, found
+
+
+SPARSE = {
+    "num_train_tasks": 100,
+    "num_tasks_sample": 10,
+    "num_initial_steps": 200,
+    "num_steps_prior": 40,
+    "num_steps_posterior": 20,
+    "num_extra_rl_steps_posterior": 60,
+    "num_updates": 200,
+    "meta_batch_size": 8,
+    "batch_size": 64,
+    "embedding_batch_size": 40,
+    "replay_buffer_size": 5000,
+    "hidden_sizes": (64, 64),
+    "encoder_hidden_sizes": (64, 64),
+    "reward_scale": 20.0,
+    "kl_lambda": 0.01,
+    "target_entropy": -1.0,
+    "discount": 0.9,
+    "policy_lr": 1e-3,
+    "qf_lr": 1e-3,
+    "context_lr": 1e-3,
+    "soft_target_tau": 0.01,
+}
+
+
+@pytest.mark.slow
+def test_two_episodes_of_exploration_help_where_rewards_are_sparse():
+    """Intervals over 50 held-out goals: measured 0.2 to 0.5 at first and 1.5 to 2.8 at third."""
+    suite = make_suite("point-goal-sparse")
+    algorithm = make_algorithm("pearl", suite.spec, **SPARSE)
+    state, _ = trained(algorithm, train_sampler(suite), 100)
+    protocol = EvaluatorConfig(num_tasks=50, num_lanes=8, num_episodes=3)
+    row = Evaluator(protocol, suite, seed=0).evaluate(algorithm, state).row()
+    before, _, after = (episode["return_ci"] for episode in row["episodes"])
+    assert after[0] > before[1] + 0.5, row["episodes"]
