@@ -67,11 +67,13 @@ def test_half_cheetah_example_tells_four_episodes_and_draws_them(tmp_path, capsy
     assert (tmp_path / "run" / "adaptation.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_half_cheetah_example_with_trpo_tells_four_episodes(tmp_path, capsys):
     example("rl2_trpo_half_cheetah").main(1, meta_batch_size=4, run_dir=str(tmp_path / "run"))
     assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
 
 
+@pytest.mark.slow
 def test_half_cheetah_example_with_meta_test_writes_test_episodes(tmp_path):
     run_dir = tmp_path / "run"
     with pytest.warns(UserWarning, match="5 episodes on a task are more than the 4"):
@@ -80,6 +82,7 @@ def test_half_cheetah_example_with_meta_test_writes_test_episodes(tmp_path):
     assert (row["num_tasks"], len(row["episodes"])) == (5, 5)
 
 
+@pytest.mark.slow
 def test_ml10_example_tells_success_by_test_class(tmp_path):
     run_dir = tmp_path / "run"
     example("rl2_ppo_metaworld_ml10").main(1, 10, 1, horizon=20, run_dir=str(run_dir))

@@ -4,7 +4,7 @@ import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS
 
-FAST = {"nop", "cem", "ppo", "sac", "rl2-ppo", "promp"}
+FAST = {"nop", "cem", "ppo", "sac", "rl2-ppo"}
 """Checked by `make test`, one of a kind; the others, their siblings, by `test-slow`."""
 
 
