@@ -283,9 +283,13 @@ def test_a_pool_that_is_forgotten_ends_its_workers(new_children):
 
 def test_an_interrupt_in_mid_step_ends_the_workers(new_children):
     pool = started(1, {"hang_at": 1})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        step(pool, 1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step(pool, 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert new_children() == set()
 
 
