@@ -9,7 +9,9 @@ import textwrap
 import threading
 import time
 from functools import partial
+from multiprocessing import heap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -46,14 +48,15 @@ def children() -> set[int]:
     return {p.pid for p in every if "resource_tracker" not in " ".join(p.cmdline())}
 
 
-def segments() -> set[str]:
-    """What lies in shared memory under a name, mapped files that were unlinked included.
+def segments() -> set[Any]:
+    """What lies in shared memory under a name, and blocks of multiprocessing's heap in use.
 
-    Semaphores of other programs come and go; a pool has none.
+    Semaphores of other programs come and go; a pool has none. The heap keeps small arenas mapped
+    for the next who asks.
     """
     named = {path.name for path in Path("/dev/shm").iterdir() if path.name[:4] != "sem."}
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    return named | {line.split()[-2] for line in maps if "/dev/shm/pym" in line}
+    arenas = heap.BufferWrapper._heap._allocated_blocks.items()
+    return named | {(id(arena), block) for arena, blocks in arenas for block in blocks}
 
 
 @pytest.fixture(autouse=True)
