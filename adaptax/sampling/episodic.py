@@ -227,22 +227,24 @@ def episode_metrics(*rollouts: Rollout) -> dict[str, Any]:
     `return` (the mean), `return_median`, `_min`, `_max`, `_std`, and `episode_length` in steps;
     each is None if no episode ended.
     """
-    figures = [
-        [np.asarray(x) for x in (r.extras["return"], r.reward, r.extras["length"])]
-        for r in rollouts
-    ]
     ended = [
         np.asarray(r.valid) & (np.asarray(r.terminated) | np.asarray(r.truncated)) for r in rollouts
     ]
-    pairs = list(zip(figures, ended, strict=True))
-    returns = np.concatenate([(f[0].astype(np.float64) + f[1])[end] for f, end in pairs])
-    lengths = np.concatenate([f[2][end] + 1 for f, end in pairs])
-    statistics: dict[str, Any] = {
-        "return": np.mean,
-        "return_median": np.median,
-        "return_min": np.min,
-        "return_max": np.max,
-        "return_std": np.std,
-    }
-    metrics = {n: float(f(returns)) if len(returns) else None for n, f in statistics.items()}
-    return {**metrics, "episode_length": float(lengths.mean()) if len(lengths) else None}
+    if not any(end.any() for end in ended):  # in most iterations of few steps
+        return dict.fromkeys([*_STATISTICS, "episode_length"])
+    pairs = list(zip(rollouts, ended, strict=True))
+    returns = np.concatenate(
+        [np.asarray(r.extras["return"])[end] + np.asarray(r.reward, float)[end] for r, end in pairs]
+    )
+    lengths = np.concatenate([np.asarray(r.extras["length"])[end] + 1 for r, end in pairs])
+    metrics = {name: float(figure(returns)) for name, figure in _STATISTICS.items()}
+    return {**metrics, "episode_length": float(lengths.mean())}
+
+
+_STATISTICS: dict[str, Any] = {
+    "return": np.mean,
+    "return_median": np.median,
+    "return_min": np.min,
+    "return_max": np.max,
+    "return_std": np.std,
+}
