@@ -39,15 +39,19 @@ class JointDense(nn.Module):
 
 
 class JointMLP(nn.Module):
-    """Hidden layers over inputs [..., F_i] side by side -> [..., hidden_sizes[-1]]."""
+    """Hidden layers and a linear one over inputs [..., F_i] side by side -> [..., num_outputs]."""
 
     hidden_sizes: tuple[int, ...]
+    num_outputs: int
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
-        """Features of the last hidden layer."""
+        """Its outputs."""
         first, *others = self.hidden_sizes
-        return ReluMLP(tuple(others))(nn.relu(JointDense(first)(*inputs)))
+        x = nn.relu(JointDense(first)(*inputs))
+        # One axis of rows: with more, the gradients of weights would copy what they multiply.
+        rows = ReluMLP(tuple(others))(x.reshape(-1, first))
+        return nn.Dense(self.num_outputs)(rows).reshape(*x.shape[:-1], self.num_outputs)
 
 
 class LatentValue(nn.Module):
@@ -58,7 +62,7 @@ class LatentValue(nn.Module):
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
         """Values."""
-        return nn.Dense(1)(JointMLP(self.hidden_sizes)(*inputs))[..., 0]
+        return JointMLP(self.hidden_sizes, 1)(*inputs)[..., 0]
 
 
 class LatentPolicy(nn.Module):
@@ -70,8 +74,8 @@ class LatentPolicy(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array, z: jax.Array) -> TanhGaussian:
         """The distribution."""
-        features = JointMLP(self.hidden_sizes)(obs, z)
-        mean, log_std = jnp.split(nn.Dense(2 * self.num_dimensions)(features), 2, axis=-1)
+        outputs = JointMLP(self.hidden_sizes, 2 * self.num_dimensions)(obs, z)
+        mean, log_std = jnp.split(outputs, 2, axis=-1)
         return TanhGaussian(mean, jnp.clip(log_std, *LOG_STD_RANGE))
 
 
@@ -89,8 +93,9 @@ class ContextEncoder(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, valid: jax.Array) -> Belief:
         """The belief."""
-        features = ReluMLP(self.hidden_sizes)(tokens)
+        num_outputs = (1 + self.bottleneck) * self.latent_dim
+        outputs = JointMLP(self.hidden_sizes, num_outputs)(tokens)
         if not self.bottleneck:
-            return average(nn.Dense(self.latent_dim)(features), valid)
-        mean, raw = jnp.split(nn.Dense(2 * self.latent_dim)(features), 2, axis=-1)
+            return average(outputs, valid)
+        mean, raw = jnp.split(outputs, 2, axis=-1)
         return product_of_gaussians(mean, jnp.maximum(nn.softplus(raw), MIN_VARIANCE), valid)

@@ -117,7 +117,7 @@ def test_the_target_with_a_value_function_is_the_golden_one():
     networks, learner = agent(critic="value", reward_scale=5.0)
     zeros = jax.tree.map(jnp.zeros_like, learner)
     target = jax.tree.map(jnp.zeros_like, learner.target)
-    target["params"]["Dense_0"]["bias"] = jnp.full(1, 3.0)
+    target["params"]["JointMLP_0"]["Dense_0"]["bias"] = jnp.full(1, 3.0)
     learner = replace(learner, params={**learner.params, "critics": zeros.params["critics"]})
     learner = replace(learner, target=target)
     for terminal, y in ((False, 12.7), (True, 10.0)):
@@ -233,12 +233,12 @@ def test_the_mean_is_regularised_before_tanh():
     """Where tanh(8) is 1 to seven digits, and behind it there would be no gradient of it."""
     _, learner = agent()
     saturated = jax.tree.map(jnp.zeros_like, learner.params["policy"])
-    saturated["params"]["Dense_0"]["bias"] = jnp.array([8.0, 8.0, -20.0, -20.0])
+    saturated["params"]["JointMLP_0"]["Dense_0"]["bias"] = jnp.array([8.0, 8.0, -20.0, -20.0])
     learner = replace(learner, params={**learner.params, "policy": saturated})
     gradients = []
     for coefficient in (0.0, 1.0):
         after, _ = one_step(learner=learner, policy_mean_reg_coeff=coefficient)
-        moment = after.opt_state["policy"][0].mu["params"]["Dense_0"]["bias"]
+        moment = after.opt_state["policy"][0].mu["params"]["JointMLP_0"]["Dense_0"]["bias"]
         gradients.append(10 * moment[:2])
     np.testing.assert_allclose(gradients[1] - gradients[0], 2 * 8.0 / 2, rtol=1e-5)
 
@@ -247,7 +247,7 @@ def test_twins_differ_at_the_start_and_after_training():
     """E3."""
     networks, learner = agent()
     for _ in range(5):
-        kernel = learner.params["critics"]["params"]["Dense_0"]["kernel"]
+        kernel = learner.params["critics"]["params"]["JointMLP_0"]["Dense_0"]["kernel"]
         assert jnp.abs(kernel[0] - kernel[1]).max() > 0.1
         learner, _ = step(networks, learner, BATCH, CONTEXT, KEY)
 

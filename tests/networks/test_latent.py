@@ -63,7 +63,7 @@ def test_factors_are_no_narrower_than_the_bound():
     encoder = ContextEncoder((8,), 2, True)
     params = encoder.init(KEY, TOKENS, ALL)
     low = jax.tree.map(jnp.zeros_like, params)
-    low["params"]["Dense_0"]["bias"] = jnp.full(4, -1e3)  # softplus of it is 0
+    low["params"]["JointMLP_0"]["Dense_0"]["bias"] = jnp.full(4, -1e3)  # softplus of it is 0
     belief = encoder.apply(low, TOKENS, ALL)
     np.testing.assert_allclose(belief.variance, MIN_VARIANCE / 6, rtol=1e-5)
     np.testing.assert_allclose(belief.mean, -1e3, rtol=1e-5)
