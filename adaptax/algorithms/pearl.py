@@ -193,9 +193,8 @@ class _Visits:
 
     def _informed(self, rings: np.ndarray, key: jax.Array) -> Actor:
         """The actor on each task's own z, inferred as in a gradient step."""
-        size = self.pearl.config.embedding_batch_size
-        context = self.state.context.sample_rings(key, rings, size)
-        params = self.state.learner.params
+        config, params = self.pearl.config, self.state.learner.params
+        context = self.state.context.sample_rings(key, rings, config.embedding_batch_size)
         belief = _infer(self.pearl.networks, params["encoder"], context)
         belief = jax.tree.map(lambda x: x[:, None], belief)
         return LatentActor(params["policy"], self.pearl.networks.policy, belief)
