@@ -77,6 +77,7 @@ def target_of(networks, learner, batch, i: int, j: int, next_value) -> float:
     return y if batch.terminated[i, j] else y + 0.9 * float(next_value[i, j])
 
 
+@pytest.mark.slow
 @both_critics
 def test_the_critics_loss_is_that_of_the_paper(critic):
     """E4: targets written out for each transition; both critics' means are summed, not halved."""
@@ -193,6 +194,7 @@ def loss_in_64(networks, learner, encoder):
     return jnp.square(q - y).mean((1, 2)).sum() + 0.1 * belief.kl_from_prior().sum()
 
 
+@pytest.mark.slow
 def test_the_encoders_gradient_is_that_of_finite_differences():
     """E2: through z, of the critics' loss and the KL, in float64."""
     with jax.enable_x64(True):
@@ -401,6 +403,7 @@ def test_a_ring_holds_the_steps_of_its_own_task():
         np.testing.assert_allclose(held.reward, -distance, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_where_episodes_fall_short_more_are_played():
     suite = cliff_suite()
     seen, state, _ = recorded(suite, **SCHEDULE)
