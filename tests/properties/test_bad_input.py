@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 import warnings
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
@@ -96,7 +97,9 @@ def commands(draw) -> tuple[list[str], list[Any]]:
     fields = [leaf for room, config in rooms.items() for leaf in leaves(config, room)]
     fields = [f for f in fields if f[0] not in ("trainer.run_dir", "trainer.num_cores")]
     words, values = ["train", name, suite, "--run-dir", "run"], []
-    for path, hint, _ in draw(st.lists(st.sampled_from(fields), min_size=1, max_size=3)):
+    for path, hint, _ in draw(
+        st.lists(st.sampled_from(fields), min_size=1, max_size=3, unique_by=itemgetter(0))
+    ):
         values.append(draw(st.sampled_from(nasty(hint))))
         words.append(f"--{path.replace('_', '-')}={values[-1]}")
     return words, values
