@@ -179,6 +179,7 @@ def test_a_step_lowers_the_loss_within_the_bound(agent):
     assert np.any(np.asarray(before) != np.asarray(after))
 
 
+@pytest.mark.slow
 def test_finite_differences_take_nearly_the_exact_step(agent):
     """In float64: equal to what conjugate gradients leave of the differences' accuracy."""
     with jax.enable_x64(True):
@@ -204,6 +205,7 @@ def test_padding_reaches_neither_objective_nor_gradient(agent):
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
 def test_an_lstm_learns_and_adapts_too(name):
     suite = cliff_suite()

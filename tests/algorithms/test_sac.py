@@ -150,6 +150,7 @@ def test_a_deterministic_actor_acts_by_the_squashed_mean():
     np.testing.assert_allclose(action, np.tanh(mean), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_soft_bandit_is_learned_with_its_deviation():
     """V8: pi* is about N(.3, .1^2) with alpha = .1; a deviation without gradient gives .5."""
     suite = suite_of(Bandit())

@@ -66,6 +66,7 @@ def test_recorded_log_probs_are_those_of_the_actions():
     np.testing.assert_allclose(rollout.extras["log_prob"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reinforce", "ppo", "rl2-ppo"])
 def test_algorithms_learn_from_several_choices(name):
     small = {
