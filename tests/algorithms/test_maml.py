@@ -166,6 +166,7 @@ def assert_same_step(ours, start, theirs):
         np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_promp_without_an_inner_step_is_ppo():
     """N3."""
     config = ProMPConfig(**SMALL, inner_lr=0.0, init_kl_coeff=0.0, clip_range=0.1, num_ppo_steps=3)
@@ -187,6 +188,7 @@ def test_promp_without_an_inner_step_is_ppo():
     assert_same_step(ours.params, params, theirs)
 
 
+@pytest.mark.slow
 def test_trpo_maml_without_an_inner_step_is_trpo():
     """N3."""
     config = TRPOMAMLConfig(**SMALL, inner_lr=0.0)
@@ -295,6 +297,7 @@ def test_dice_divides_a_tasks_sum_by_its_valid_steps():
     assert float(dice_maml.loss(seen, data)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_after_adaptation_every_task_acts_by_its_own_parameters():
     """M3: data of a task are those that its own policy, adapted alone, would have given."""
     rollouts = []

@@ -100,6 +100,7 @@ def test_parameters_move_by_the_stein_direction_and_nothing_else():
             np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_particle_at_temperature_1_steps_as_its_inner_algorithm():
     inner = A2CConfig(**INNER, batch_size=320)  # one minibatch, as SVPG makes one step
     algorithm = SVPG(SVPGConfig(1, temperature=1.0, particle=inner), SUITE.spec)
@@ -135,6 +136,7 @@ def test_each_particle_is_told_its_return_and_the_best_one_acts():
     assert fingerprint(acting) != fingerprint(other.params)
 
 
+@pytest.mark.slow
 def test_a_particle_starts_afresh_at_the_horizon():
     algorithm = SVPG(replace(CONFIG, horizon=2), SUITE.spec)
     states, rollouts, _ = two_iterations()

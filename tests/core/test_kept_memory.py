@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import resource, sys
 from adaptax.core.memory import keep_freed_memory
@@ -31,6 +33,7 @@ def page_faults(mode: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.slow
 def test_large_temporary_memory_is_used_again():
     afresh = page_faults("afresh")
     # The best of a few: a thread that had an arena of its own first faults as before.
