@@ -12,27 +12,23 @@ machine hits all.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import sampling
+from turns import median_milliseconds, write_report
 
 from adaptax.algorithms import promp, trpo_maml
 from adaptax.core.memory import keep_freed_memory
 from adaptax.envs.task import Suite
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
 NUM_TASKS, NUM_EPISODES, HORIZON, HIDDEN = 10, 10, 100, 64
@@ -87,18 +83,6 @@ def contenders(suite: Suite) -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each."""
-    spent: dict[str, list[float]] = {name: [] for name in work}
-    for i in range(rounds + 2):
-        for name, run in work.items():
-            started = time.perf_counter()
-            jax.block_until_ready(run())
-            if i >= 2:  # the first rounds compile
-                spent[name].append(1e3 * (time.perf_counter() - started))
-    return {name: float(np.median(times)) for name, times in spent.items()}
-
-
 def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     suite = make_suite("half-cheetah-vel")
-    times = measure(contenders(suite), options.rounds)
+    times = median_milliseconds(contenders(suite), options.rounds)
     for name, milliseconds in times.items():
         print(f"{name:36s} {milliseconds:8.2f} ms")
     physics, iteration, _, outer, _, product = times.values()
@@ -125,10 +109,7 @@ def main() -> None:
         f"step's products run at {rate:.0f} of {full_rate:.0f} GFLOP/s"
     )
     if options.out:
-        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
-        report = {"milliseconds": times, **figures, "about": about}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, {"milliseconds": times, **figures}, suite)
 
 
 if __name__ == "__main__":

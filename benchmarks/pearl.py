@@ -11,10 +11,7 @@ same run, by turns, one product of the size that the steps are made of.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import resource
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -23,12 +20,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from turns import median_milliseconds, write_report
 
 from adaptax.algorithms.pearl import PEARL, State
 from adaptax.core.batch import Rollout
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.provenance import provenance
 
 NUM_PRODUCTS = 20
 STEPS_HELD = 2000
@@ -107,18 +104,6 @@ def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str
     return work, flop, suite
 
 
-def measure(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each; they take turns, so that a busy moment hits all."""
-    spent: dict[str, list[float]] = {name: [] for name in work}
-    for i in range(rounds + 1):
-        for name, run in work.items():
-            started = time.perf_counter()
-            jax.block_until_ready(run())
-            if i > 0:  # the first round compiles
-                spent[name].append(time.perf_counter() - started)
-    return {name: float(np.median(times)) for name, times in spent.items()}
-
-
 def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -128,7 +113,8 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     work, flop, suite = contenders(options.updates)
-    seconds = measure(work, options.rounds)
+    times = median_milliseconds(work, options.rounds)
+    seconds = {name: spent / 1e3 for name, spent in times.items()}
     rates = {name: flop[name] / seconds[name] for name in work}
     report: dict[str, Any] = {
         "product_gflops": rates["product"] / 1e9,
@@ -144,9 +130,7 @@ def main() -> None:
         print(name, {key: round(value, 2) for key, value in report[name].items()})
     print({k: round(v) for k, v in report.items() if not isinstance(v, dict)})
     if options.out:
-        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**report, "about": about}, indent=2) + "\n")
+        write_report(options.out, report, suite)
 
 
 if __name__ == "__main__":

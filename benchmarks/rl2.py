@@ -11,22 +11,18 @@ so that a busy moment of the machine hits all.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rl2_cells import RL2
+from turns import median_milliseconds, write_report
 
 from adaptax.core.memory import keep_freed_memory
 from adaptax.core.spec import EnvSpec
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
 NUM_ARMS = 5
@@ -73,22 +69,10 @@ def contenders(length: int) -> tuple[EnvSpec, dict[str, Callable[[], Any]]]:
     }
 
 
-def measure(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each."""
-    spent: dict[str, list[float]] = {name: [] for name in work}
-    for i in range(rounds + 2):
-        for name, run in work.items():
-            started = time.perf_counter()
-            jax.block_until_ready(run())
-            if i >= 2:  # the first rounds compile
-                spent[name].append(1e3 * (time.perf_counter() - started))
-    return {name: float(np.median(times)) for name, times in spent.items()}
-
-
 def row(length: int, rounds: int) -> dict[str, float]:
     """The figures of one length."""
     spec, work = contenders(length)
-    times = measure(work, rounds)
+    times = median_milliseconds(work, rounds)
     rate = products_of_an_update(spec, length) / times["update"] / 1e6
     one = 2 * PART * HIDDEN * 3 * HIDDEN
     in_loop = 1000 * one / times["1000 products in the loop"] / 1e6
@@ -122,10 +106,7 @@ def main() -> None:
         print(", ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
     if options.out:
         suite = make_suite("bandit", num_arms=NUM_ARMS)
-        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        report = {"settings": RL2, "lengths": rows, "about": about}
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, {"settings": RL2, "lengths": rows}, suite)
 
 
 if __name__ == "__main__":

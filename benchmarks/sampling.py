@@ -10,9 +10,7 @@ with a 2x64 Gaussian policy, Gymnasium's SyncVectorEnv with the same compiled po
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +21,11 @@ import jax
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
+from turns import write_report
 
 from adaptax.core.spec import Continuous
 from adaptax.envs.task import Suite
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.networks.policies import MLPPolicy
 from adaptax.sampling.actor import PolicyActor
 from adaptax.sampling.sampler import Sampler
@@ -159,10 +157,8 @@ def main() -> None:
     rate = measure({"point-goal": sampler(point, 4096)}, options.seconds)["point-goal"]
     print(f"JaxPool point-goal, 4096 lanes: {rate:,.0f}")
     if options.out:
-        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
-        report = {"steps_per_second": rows, "point_goal": round(rate), "about": about}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        report = {"steps_per_second": rows, "point_goal": round(rate)}
+        write_report(options.out, report, suite)
 
 
 if __name__ == "__main__":
