@@ -13,19 +13,21 @@ from adaptax.core.batch import PyTree
 
 def not_finite(tree: PyTree) -> list[str]:
     """The paths of the leaves that hold a NaN or an infinity; other than arrays are passed over."""
-    numbers = {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if isinstance(leaf, (jax.Array, np.ndarray)) and jnp.issubdtype(leaf.dtype, jnp.inexact)
-    }
-    on_host = {name: x for name, x in numbers.items() if isinstance(x, np.ndarray)}
-    on_device = {name: x for name, x in numbers.items() if name not in on_host}
-    found = {name: bool(np.isfinite(x).all()) for name, x in on_host.items()}
-    found |= zip(on_device, np.asarray(_finite(list(on_device.values()))), strict=True)
-    return [name for name in numbers if not found[name]]
+    leaves = [x for x in jax.tree.leaves(tree) if _is_number(x)]
+    on_device = [x for x in leaves if isinstance(x, jax.Array)]
+    on_host = [x for x in leaves if not isinstance(x, jax.Array)]
+    if all(np.isfinite(x).all() for x in on_host) and bool(_all_finite(on_device)):
+        return []  # as nearly always, and without looking for names
+    named = jax.tree_util.tree_leaves_with_path(tree)
+    numbers = [(jax.tree_util.keystr(path), x) for path, x in named if _is_number(x)]
+    return [name for name, x in numbers if not np.isfinite(np.asarray(x)).all()]
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray)) and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 @jax.jit
-def _finite(leaves: list[Any]) -> jax.Array:
-    """Of each leaf whether all of it is finite, as one answer, since each has to be fetched."""
-    return jnp.array([jnp.isfinite(x).all() for x in leaves], bool)
+def _all_finite(leaves: list[Any]) -> jax.Array:
+    """Whether all of them are finite, as one answer, since each has to be fetched."""
+    return jnp.array([jnp.isfinite(x).all() for x in leaves], bool).all()
