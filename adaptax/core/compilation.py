@@ -50,10 +50,15 @@ def processor() -> str:
     Code for one may not run on another, and JAX does not tell them apart, while home directories
     are shared between machines.
     """
+    told = processor_lines("flags", "Features", "model name") or [platform.processor()]
+    digest = hashlib.sha256("\n".join(sorted(set(told))).encode()).hexdigest()[:12]
+    return f"{platform.machine()}-{digest}"
+
+
+def processor_lines(*names: str) -> list[str]:
+    """What Linux tells of the processors under these names, a line each; [] elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = [platform.processor()]
-    abilities = sorted({x for x in lines if x.startswith(("flags", "Features", "model name"))})
-    digest = hashlib.sha256("\n".join(abilities or lines).encode()).hexdigest()[:12]
-    return f"{platform.machine()}-{digest}"
+        return []
+    return [line for line in lines if line.startswith(names)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from adaptax.core.compilation import processor_lines
 from adaptax.envs.task import Suite
 
 PACKAGES = (
@@ -101,9 +102,5 @@ def _device() -> str:
 
 def _processor() -> str:
     """The processor's model, where Linux tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
+    models = processor_lines("model name")
+    return models[0].partition(":")[2].strip() if models else platform.machine()
