@@ -9,6 +9,7 @@ half-written, or could not be, never touches an older snapshot.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -48,8 +49,7 @@ class Snapshots:
         writing, about_writing = path.with_name(f"{path.name}.writing"), path.with_suffix(".tmp")
         try:
             self._clear(writing, about_writing)
-            with _checkpointer() as checkpointer:
-                checkpointer.save(writing, jax.tree.map(_on_host, tree))
+            _checkpointer().save(writing, jax.tree.map(_on_host, tree))
             comparable = score is not None and math.isfinite(score)
             about = {"score": score if comparable else None, **_digests(writing)}
             about_writing.write_text(json.dumps(about))
@@ -71,8 +71,7 @@ class Snapshots:
         if found["digest"] != about.get("digest"):
             raise SnapshotError(f"snapshot {path} is damaged or incomplete{_culprit(about, found)}")
         try:
-            with _checkpointer() as checkpointer:
-                return checkpointer.restore(path)
+            return _checkpointer().restore(path)
         except Exception as error:  # whatever Orbax makes of files that it has not written
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
@@ -258,7 +257,9 @@ def _of_the_disk(error: Exception) -> str | None:
     return os.strerror(int(code[1])) if code else None
 
 
+@functools.cache
 def _checkpointer() -> Any:
+    """One for the process: each of them keeps memory that it never gives back."""
     import orbax.checkpoint as ocp  # imported late: half a second that `--help` need not wait
 
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # its errors are raised as well
