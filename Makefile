@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RAY_STAMP := $(VENV)/.installed-ray
 DOCS_STAMP := $(VENV)/.installed-docs
+# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. `test-slow`
+# learns, and compiles as users do.
+QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs bench bench-peers clean
@@ -36,6 +39,7 @@ demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes
 	$(BIN)/adaptax evaluate runs/demo --num-lanes 16
 	$(BIN)/adaptax plot runs/demo
 
+test: export XLA_FLAGS += $(QUICK_COMPILER)
 test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 

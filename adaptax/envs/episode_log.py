@@ -9,7 +9,7 @@ import numpy as np
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pool import Pool, SlotFault, SlotNotFinite
+from adaptax.envs.pool import Pool, Slots
 from adaptax.envs.task import Task
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # worker processes import this module, and do without JAX
 _SAVED = ("seeds", "actions", "num_steps", "running", "obs")
 
 
-class EpisodeLog:
+class EpisodeLog(Slots):
     """What a pool keeps whose environments cannot tell their state.
 
     An episode is a function of (environment, task, seed, actions), so seed and actions stand for
@@ -26,13 +26,11 @@ class EpisodeLog:
     """
 
     def __init__(self, spec: EnvSpec, num_slots: int) -> None:
-        self.tasks: list[Task | None] = [None] * num_slots
+        super().__init__(num_slots)
         self.seeds = np.zeros(num_slots, np.uint32)
         self.actions = np.zeros(
             (num_slots, spec.horizon, *spec.action.shape), np.dtype(spec.action.dtype)
         )
-        self.num_steps = np.zeros(num_slots, np.int64)
-        self.running = np.zeros(num_slots, bool)
         self.obs = np.zeros((num_slots, spec.observation_size), np.float32)
 
     def announce(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
@@ -50,27 +48,6 @@ class EpisodeLog:
         self.actions[slots, self.num_steps[slots]] = actions
         self.num_steps[slots] += 1
         self.obs[slots], self.running[slots] = obs, np.logical_not(ended)
-
-    def fault(self, slot: int, problem: str, kind: type[SlotFault] = SlotFault) -> SlotFault:
-        """The exception that says what is wrong with a slot."""
-        return kind(slot, int(self.num_steps[slot]), self.tasks[slot], problem)
-
-    def require(
-        self,
-        good: np.ndarray,
-        slots: np.ndarray,
-        problem: str,
-        kind: type[SlotFault] = SlotFault,
-    ) -> None:
-        """Raise the fault of the first of `slots` [K] whose `good` [K] is False."""
-        if not good.all():
-            raise self.fault(int(slots[np.argmin(good)]), problem, kind)
-
-    def require_finite(self, values: np.ndarray, slots: np.ndarray, what: str) -> None:
-        """Raise the fault of the first of `slots` [K] where `values` [K, ...] is not finite."""
-        if not np.isfinite(values).all():
-            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
-            self.require(good, slots, f"{what} is not finite", SlotNotFinite)
 
     def save(self) -> PyTree:
         """Seeds, actions, counts and last observations, each [P, ...]."""

@@ -15,7 +15,7 @@ from mujoco.rollout import Rollout
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.envs.mujoco_body import Body, Outcome, Physics
-from adaptax.envs.pool import SlotFault, SlotNotFinite, StepResult, check_actions, check_reset
+from adaptax.envs.pool import SlotNotFinite, Slots, StepResult, check_actions, check_reset
 from adaptax.envs.task import Params, Task
 
 
@@ -55,9 +55,7 @@ class MujocoPool:
 
         self._every_slot = np.arange(num_slots)
         self._state = np.zeros((num_slots, self._buffers.states.shape[-1]))
-        self._num_steps = np.zeros(num_slots, np.int64)
-        self._running = np.zeros(num_slots, bool)
-        self._tasks: list[Task | None] = [None] * num_slots
+        self._slots = Slots(num_slots)
         self._params = {n: np.zeros((num_slots, *shape)) for n, shape in body.task_params.items()}
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
@@ -70,19 +68,20 @@ class MujocoPool:
         # Sensors are computed before integration: those of one discarded substep are the start's.
         _, sensors = self._simulate(slots, state, _Buffers(self._body.model, len(slots), 1))
         obs = self._body.observation(self._physics(state, sensors[:, 0])).astype(np.float32)
-        self._num_steps[slots] = 0
-        self._require_finite(slots, "the observation after the reset", obs)
+        self._slots.num_steps[slots] = 0
+        self._slots.require_finite(obs, slots, "the observation after the reset")
         self._state[slots] = state
-        self._running[slots] = True
+        self._slots.running[slots] = True
         return obs
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
         """Act in K slots; actions [K, A], clipped to [-1, 1] and scaled to the control range."""
         check_actions(self.spec, actions, len(slots))
-        self._raise_unless(self._running.take(slots), slots, "no running episode: reset it first")
+        running = self._slots.running.take(slots)
+        self._slots.require(running, slots, "no running episode: reset it first")
         where = self._index(slots)
         action = np.clip(actions, -1.0, 1.0).astype(np.float64)
-        self._require_finite(slots, "the action", action)
+        self._slots.require_finite(action, slots, "the action")
         before_state = self._state[where]
         control = self._control_centre + self._control_half_range * action
         states, sensors = self._simulate(slots, before_state, self._buffers, control)
@@ -93,18 +92,18 @@ class MujocoPool:
         outcome = self._body.outcome(before, action, after, params)
         obs = self._body.observation(after).astype(np.float32)
         self._check_physics(slots, before_state, state)
-        self._require_finite(slots, "the observation", obs)
-        self._require_finite(slots, "the reward", outcome.reward)
+        self._slots.require_finite(obs, slots, "the observation")
+        self._slots.require_finite(outcome.reward, slots, "the reward")
         self._state[where] = state
-        self._num_steps[where] += 1
+        self._slots.num_steps[where] += 1
         return self._result(where, obs, outcome)
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode, each array [P, ...]."""
         return {
             "state": self._state.copy(),
-            "num_steps": self._num_steps.copy(),
-            "running": self._running.copy(),
+            "num_steps": self._slots.num_steps.copy(),
+            "running": self._slots.running.copy(),
         }
 
     def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
@@ -116,7 +115,7 @@ class MujocoPool:
             )
         self._set_tasks(self._every_slot, tasks)
         self._state[:] = saved["state"]
-        self._num_steps[:], self._running[:] = saved["num_steps"], saved["running"]
+        self._slots.num_steps[:], self._slots.running[:] = saved["num_steps"], saved["running"]
 
     def simulation(self, slot: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """MuJoCo's model and data of a slot, to draw it."""
@@ -130,22 +129,23 @@ class MujocoPool:
         """End the threads and free the simulations."""
         self._rollout.close()
         self._data.clear()
-        self._running[:] = False
+        self._slots.running[:] = False
 
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         for slot, task in zip(slots.tolist(), tasks, strict=True):
-            if task is self._tasks[slot]:
+            if task is self._slots.tasks[slot]:
                 continue
             if task.params.keys() != self._params.keys():
                 raise EnvironmentFault(
                     f"slot {slot}: task {task.name!r} has the parameters {sorted(task.params)}; "
                     f"the environment takes {sorted(self._params)}"
                 )
-            self._tasks[slot] = None  # until all of it is written: a wrong value below may raise
+            # Until all of it is written: a wrong value below may raise.
+            self._slots.tasks[slot] = None
             for name, value in task.params.items():
                 self._set_param(slot, task, name, value)
             self._models[slot] = self._task_model(slot, task.params)
-            self._tasks[slot] = task
+            self._slots.tasks[slot] = task
 
     def _set_param(self, slot: int, task: Task, name: str, value: Any) -> None:
         """Write one parameter of a slot's task; its shape must be the environment's."""
@@ -222,8 +222,8 @@ class MujocoPool:
 
     def _result(self, where: slice | np.ndarray, obs: np.ndarray, outcome: Outcome) -> StepResult:
         """The step's result, with the time limit where the episode did not terminate."""
-        truncated = (self._num_steps[where] >= self.spec.horizon) & ~outcome.terminated
-        self._running[where] = ~(outcome.terminated | truncated)
+        truncated = (self._slots.num_steps[where] >= self.spec.horizon) & ~outcome.terminated
+        self._slots.running[where] = ~(outcome.terminated | truncated)
         return StepResult(
             next_obs=obs,
             reward=outcome.reward.astype(np.float32),
@@ -238,26 +238,7 @@ class MujocoPool:
         timestep = self._body.model.opt.timestep
         elapsed = after[:, 0] - before[:, 0]
         whole = np.abs(elapsed - self._body.frame_skip * timestep) < 0.5 * timestep
-        self._raise_unless(whole, slots, "the simulation diverged", SlotNotFinite)
-
-    def _require_finite(self, slots: np.ndarray, what: str, values: np.ndarray) -> None:
-        """Raise unless all of `values` [K, ...] is finite."""
-        if not np.isfinite(values).all():
-            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
-            self._raise_unless(good, slots, f"{what} is not finite", SlotNotFinite)
-
-    def _raise_unless(
-        self,
-        good: np.ndarray,
-        slots: np.ndarray,
-        problem: str,
-        kind: type[SlotFault] = SlotFault,
-    ) -> None:
-        """Raise a SlotFault that names the first slot whose `good` [K] is False."""
-        if good.all():
-            return
-        slot = int(slots[np.argmin(good)])
-        raise kind(slot, int(self._num_steps[slot]), self._tasks[slot], problem)
+        self._slots.require(whole, slots, "the simulation diverged", SlotNotFinite)
 
 
 def _sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:

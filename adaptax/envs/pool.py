@@ -72,6 +72,36 @@ class SlotNotFinite(SlotFault, NotFinite):
     """A slot whose action, observation or reward is NaN or infinite."""
 
 
+class Slots:
+    """What P slots are at, and the checks that name the first slot where something is wrong."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.tasks: list[Task | None] = [None] * num_slots
+        self.num_steps = np.zeros(num_slots, np.int64)
+        self.running = np.zeros(num_slots, bool)
+
+    def fault(self, slot: int, problem: str, kind: type[SlotFault] = SlotFault) -> SlotFault:
+        """The exception that says what is wrong with a slot."""
+        return kind(slot, int(self.num_steps[slot]), self.tasks[slot], problem)
+
+    def require(
+        self,
+        good: np.ndarray,
+        slots: np.ndarray,
+        problem: str,
+        kind: type[SlotFault] = SlotFault,
+    ) -> None:
+        """Raise the fault of the first of `slots` [K] whose `good` [K] is False."""
+        if not good.all():
+            raise self.fault(int(slots[np.argmin(good)]), problem, kind)
+
+    def require_finite(self, values: np.ndarray, slots: np.ndarray, what: str) -> None:
+        """Raise the fault of the first of `slots` [K] where `values` [K, ...] is not finite."""
+        if not np.isfinite(values).all():
+            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
+            self.require(good, slots, f"{what} is not finite", SlotNotFinite)
+
+
 def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
     """Raise a one-line error unless `actions` fit the environment."""
     expected = (num, *spec.action.shape)

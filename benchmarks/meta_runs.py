@@ -1,0 +1,119 @@
+"""What long meta-training runs came to: curve, time, and returns before and after adaptation.
+
+Every run is evaluated once more, on all held-out tasks. Where a family has two of them, as
+`half-cheetah-dir`, one evaluation says little: `--seeds` makes several, independent ones, and the
+intervals are over all pairs of seed and task.
+
+    python benchmarks/meta_runs.py RUN_DIR [RUN_DIR ...] --command "adaptax train ..." --out FILE
+        [--seeds 1] [--episodes K] [--lanes N] [--deterministic]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.experiment.build import load_run
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.statistics import bootstrap_interval
+
+CONTEXT = ("seed", "protocol", "task_set", "versions", "device", "processor", "num_cores")
+"""Of `config.json`, what a reader needs to judge the figures."""
+
+
+def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
+    """One run: where it stands, its curve, and its last agent on all held-out tasks."""
+    trainer = load_run(run_dir)
+    trainer.load()
+    held_out = trainer.suite.test.tasks
+    config = EvaluatorConfig(num_tasks=None if held_out is None else len(held_out), **protocol)
+    evaluations = []
+    for seed in range(num_seeds):
+        evaluator = Evaluator(config, trainer.suite, seed)
+        evaluations.append(evaluator.evaluate(trainer.algorithm, trainer.state))
+        evaluator.close()
+    trainer.close()
+    returns = np.stack([evaluation.returns for evaluation in evaluations])  # [seeds, tasks, K]
+    pairs = returns.reshape(-1, returns.shape[-1])
+    context = json.loads((run_dir / "config.json").read_text())
+    last = read_rows(run_dir / PROGRESS)[-1]
+    return {
+        **{name: context[name] for name in CONTEXT},
+        "iteration": trainer.iteration,
+        "num_steps": last["num_steps"],
+        "seconds": last["seconds"],
+        "evaluation": evaluator.protocol(trainer.algorithm),
+        "episodes": [{"mean": float(x.mean()), "ci": interval(x)} for x in pairs.T],
+        "gain": {"mean": float((pairs[:, -1] - pairs[:, 0]).mean())}
+        | {"ci": interval(pairs[:, -1] - pairs[:, 0])},
+        "tasks": [
+            {**task.params, "returns": means}
+            for task, means in zip(evaluations[0].tasks, returns.mean(0).tolist(), strict=True)
+        ],
+        "curve": [
+            {"num_steps": row["num_steps"]}
+            | {
+                "episodes": [
+                    {"mean": episode["return_mean"], "ci": episode["return_ci"]}
+                    for episode in row["episodes"]
+                ]
+            }
+            for row in read_rows(run_dir / EVALUATIONS)
+        ],
+    }
+
+
+def interval(values: np.ndarray) -> list[float]:
+    """95 % bootstrap interval of the mean of values [n]."""
+    return [float(x) for x in bootstrap_interval(values)]
+
+
+def report(name: str, row: dict[str, Any]) -> None:
+    """Print what a run came to."""
+    print(
+        f"{name}, iteration {row['iteration']}, {row['num_steps']:,} steps, "
+        f"{row['seconds'] / 60:.0f} minutes"
+    )
+    for k, episode in enumerate(row["episodes"]):
+        low, high = episode["ci"]
+        print(f"  episode {k + 1}: {episode['mean']:8.1f} [{low:.1f}, {high:.1f}]")
+    if len(row["tasks"]) <= 4:
+        for task in row["tasks"]:
+            print(f"  {task}")
+
+
+def main() -> None:
+    """Evaluate, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_dirs", type=Path, nargs="+")
+    parser.add_argument("--command", required=True, help="what trained them, SEED for the seed")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--episodes", type=int, help="in a row on each task")
+    parser.add_argument("--lanes", type=int, help="on each task")
+    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    options = parser.parse_args()
+    runs = []
+    for run_dir in options.run_dirs:
+        runs.append(
+            judged(
+                run_dir,
+                options.seeds,
+                num_episodes=options.episodes,
+                num_lanes=options.lanes,
+                deterministic=options.deterministic,
+            )
+        )
+        report(run_dir.name, runs[-1])
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    result = {"command": options.command, "runs": runs}
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
