@@ -1,24 +1,24 @@
-"""Snapshots: pytrees on disk through Orbax, whole or not at all, checked before they are read.
+"""Snapshots: pytrees on disk, whole or not at all, checked before they are read.
 
-A snapshot is a directory `iteration-N` that Orbax writes elsewhere and moves into place; it holds
-arrays, numbers and text, never code. `iteration-N.json` beside it, written last, holds a digest of
-every byte: a directory without it was never finished, one that does not match is damaged. What is
-half-written, or could not be, never touches an older snapshot.
+A snapshot is a directory `iteration-N`, written elsewhere and moved into place: `arrays.npz`, and
+`tree.json` with numbers, text and the place of each array; never code. `iteration-N.json` beside
+it, written last, holds a digest of every byte: a directory without it was never finished, one that
+does not match is damaged. What is half-written, or could not be, never touches an older snapshot.
+
+Not Orbax: what it adds, shards and writing in the background, is not needed, and TensorStore below
+it keeps a few hundred bytes of memory for every array that it ever wrote.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
-import logging
 import math
 import os
-import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +30,7 @@ from adaptax.core.batch import PyTree
 from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
 
 _PREFIX = "iteration-"
+_TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
 
 
 class Snapshots:
@@ -39,29 +40,26 @@ class Snapshots:
         self.directory, self.keep = directory.resolve(), keep
 
     def save(self, iteration: int, tree: PyTree, score: float | None = None) -> None:
-        """Write `tree` (nested dicts of arrays, numbers, strings) as the snapshot of `iteration`.
+        """Write `tree` as the snapshot of `iteration`: dicts, lists, arrays, numbers and strings.
 
-        `score` decides which snapshot is the best; None and NaN never are. Arrays of size 0
-        cannot be stored. Raises a DiskError, and leaves nothing behind, where the disk is full or
-        cannot be written.
+        `score` decides which snapshot is the best; None and NaN never are. Raises a DiskError, and
+        leaves nothing behind, where the disk is full or cannot be written.
         """
         path = self._path(iteration)
         writing, about_writing = path.with_name(f"{path.name}.writing"), path.with_suffix(".tmp")
         try:
             self._clear(writing, about_writing)
-            _checkpointer().save(writing, jax.tree.map(_on_host, tree))
+            _write(writing, tree)
             comparable = score is not None and math.isfinite(score)
             about = {"score": score if comparable else None, **_digests(writing)}
             about_writing.write_text(json.dumps(about))
             self._remove(iteration)
             writing.rename(path)
             os.replace(about_writing, path.with_suffix(".json"))
-        except Exception as error:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 self._clear(writing, about_writing)
-            if (reason := _of_the_disk(error)) is not None:
-                raise DiskError(f"cannot write snapshot {path}: {reason}") from error
-            raise
+            raise DiskError(f"cannot write snapshot {path}: {error.strerror}") from error
         self._prune()
 
     def load(self, iteration: int) -> PyTree:
@@ -71,8 +69,8 @@ class Snapshots:
         if found["digest"] != about.get("digest"):
             raise SnapshotError(f"snapshot {path} is damaged or incomplete{_culprit(about, found)}")
         try:
-            return _checkpointer().restore(path)
-        except Exception as error:  # whatever Orbax makes of files that it has not written
+            return _read(path)
+        except Exception as error:  # whatever NumPy makes of files that it has not written
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
     def newest(self) -> Iterator[tuple[int, PyTree]]:
@@ -116,10 +114,9 @@ class Snapshots:
         return [path for path in paths if path.is_dir() and path not in finished]
 
     def _clear(self, writing: Path, about_writing: Path) -> None:
-        """Remove what is left of a save, Orbax's own unfinished directories included."""
+        """Remove what is left of a save."""
         about_writing.unlink(missing_ok=True)
-        for path in self.directory.glob(f"{writing.name}*"):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(writing, ignore_errors=True)
 
     def _prune(self) -> None:
         iterations = self.iterations()
@@ -219,8 +216,46 @@ def _key_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _on_host(leaf: Any) -> Any:
-    return np.asarray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
+def _write(directory: Path, tree: PyTree) -> None:
+    """The tree, in two files of a new directory."""
+    arrays: list[np.ndarray] = []
+    rest = _without_arrays(tree, arrays)
+    directory.mkdir(parents=True)
+    (directory / _TREE).write_text(json.dumps(rest))
+    # Not compressed: floating-point numbers hardly shrink.
+    np.savez(directory / _ARRAYS, *arrays, allow_pickle=False)
+
+
+def _read(directory: Path) -> PyTree:
+    """The tree that `_write` wrote."""
+    rest = json.loads((directory / _TREE).read_text())
+    with np.load(directory / _ARRAYS, allow_pickle=False) as arrays:
+        return _with_arrays(rest, arrays)
+
+
+def _without_arrays(tree: PyTree, arrays: list[np.ndarray]) -> Any:
+    """The tree with the place in `arrays`, where it is put, and the type of each array."""
+    if isinstance(tree, dict):
+        return {name: _without_arrays(x, arrays) for name, x in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_without_arrays(x, arrays) for x in tree]
+    if not isinstance(tree, (jax.Array, np.ndarray, np.generic)):
+        return tree
+    arrays.append(np.asarray(tree))
+    return {_ARRAY: len(arrays) - 1, "dtype": arrays[-1].dtype.name}
+
+
+def _with_arrays(rest: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """What `_without_arrays` took apart."""
+    if isinstance(rest, list):
+        return [_with_arrays(x, arrays) for x in rest]
+    if not isinstance(rest, dict):
+        return rest
+    if _ARRAY not in rest:
+        return {name: _with_arrays(x, arrays) for name, x in rest.items()}
+    array = arrays[f"arr_{rest[_ARRAY]}"]
+    # Types that NumPy does not know, bfloat16 among them, come back as bytes.
+    return array.view(jnp.dtype(rest["dtype"])) if array.dtype.kind == "V" else array
 
 
 def _digests(directory: Path) -> dict[str, Any]:
@@ -247,22 +282,3 @@ def _culprit(about: dict[str, Any], found: dict[str, Any]) -> str:
         if written.get(name) != present[name]:
             return f": its file {name} {'has changed' if name in written else 'was added'}"
     return ""
-
-
-def _of_the_disk(error: Exception) -> str | None:
-    """What the operating system refused, in its words; None if it is another kind of error."""
-    if isinstance(error, OSError):
-        return error.strerror
-    code = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore has no class for it
-    return os.strerror(int(code[1])) if code else None
-
-
-@functools.cache
-def _checkpointer() -> Any:
-    """One for the process: each of them keeps memory that it never gives back."""
-    import orbax.checkpoint as ocp  # imported late: half a second that `--help` need not wait
-
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # its errors are raised as well
-    # Floating-point numbers hardly compress: a full replay would shrink by a tenth, for a second
-    # copy of it in memory and a third more computing.
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))

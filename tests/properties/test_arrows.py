@@ -23,7 +23,7 @@ ARROWS = {
 }
 """What each room may import beside itself."""
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
-HEAVY = {"jax", "flax", "optax", "orbax", "mujoco", "gymnasium", "matplotlib", "numpy", "ray"}
+HEAVY = {"jax", "flax", "optax", "mujoco", "gymnasium", "matplotlib", "numpy", "ray"}
 
 
 def imported(source: str, module: str) -> set[str]:
