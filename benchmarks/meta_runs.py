@@ -48,29 +48,28 @@ def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
         "num_steps": last["num_steps"],
         "seconds": last["seconds"],
         "evaluation": evaluator.protocol(trainer.algorithm),
-        "episodes": [{"mean": float(x.mean()), "ci": interval(x)} for x in pairs.T],
-        "gain": {"mean": float((pairs[:, -1] - pairs[:, 0]).mean())}
-        | {"ci": interval(pairs[:, -1] - pairs[:, 0])},
+        "episodes": [estimate(values) for values in pairs.T],
+        "gain": estimate(pairs[:, -1] - pairs[:, 0]),
         "tasks": [
             {**task.params, "returns": means}
             for task, means in zip(evaluations[0].tasks, returns.mean(0).tolist(), strict=True)
         ],
         "curve": [
-            {"num_steps": row["num_steps"]}
-            | {
+            {
+                "num_steps": row["num_steps"],
                 "episodes": [
                     {"mean": episode["return_mean"], "ci": episode["return_ci"]}
                     for episode in row["episodes"]
-                ]
+                ],
             }
             for row in read_rows(run_dir / EVALUATIONS)
         ],
     }
 
 
-def interval(values: np.ndarray) -> list[float]:
-    """95 % bootstrap interval of the mean of values [n]."""
-    return [float(x) for x in bootstrap_interval(values)]
+def estimate(values: np.ndarray) -> dict[str, Any]:
+    """Mean of values [n] and its 95 % bootstrap interval."""
+    return {"mean": float(values.mean()), "ci": [float(x) for x in bootstrap_interval(values)]}
 
 
 def report(name: str, row: dict[str, Any]) -> None:
