@@ -4,6 +4,7 @@ One machine, equal hyper-parameters, networks, lanes and numbers of steps; the c
 turns, each in a process of its own. Every (case, contender, seed) leaves a JSON file in
 results/on_policy; what is there is not run again, so that the whole can be made in pieces. What
 runs take is measured apart, one seed of each in one go: the machine must do nothing else then.
+CartPole is learned within a few seconds of ours, so that runs which are timed are longer.
 
     make bench-peers                                     once: the peers' own environment
     python benchmarks/on_policy.py run [--cases ...] [--seeds 0 1 2 3 4]
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Case:
     """In each environment, an iteration."""
     learning_rate: float
     gae_lambda: float
+    timed_steps: int
+    """Length of the runs whose time is taken."""
     gamma: float = 0.99
     batch_size: int | None = None
     n_epochs: int = 1
@@ -59,7 +62,7 @@ class Case:
 
 CARTPOLE = {"ours, gym": "gym:CartPole-v1", "ours, cartpole": "cartpole"}
 CASES = {
-    "a2c-cartpole": Case("a2c", "CartPole-v1", CARTPOLE, 200_000, 8, 5, 7e-4, 1.0),
+    "a2c-cartpole": Case("a2c", "CartPole-v1", CARTPOLE, 200_000, 8, 5, 7e-4, 1.0, 500_000),
     "ppo-cartpole": Case(
         "ppo",
         "CartPole-v1",
@@ -69,6 +72,7 @@ CASES = {
         n_steps=128,
         learning_rate=1e-3,
         gae_lambda=0.95,
+        timed_steps=500_000,
         batch_size=64,
         n_epochs=10,
         clip_range=0.2,
@@ -82,6 +86,7 @@ CASES = {
         n_steps=256,
         learning_rate=3e-4,
         gae_lambda=0.95,
+        timed_steps=300_000,
         batch_size=64,
         n_epochs=10,
         clip_range=0.2,
@@ -168,7 +173,7 @@ def run(options: argparse.Namespace) -> None:
             for contender in [*CASES[name].suites, PEER]:
                 path = OUT / _file(name, contender, seed)
                 if not path.exists():
-                    one_process(options, name, contender, seed, path)
+                    one_process(options, name, contender, seed, path, CASES[name].total_steps)
 
 
 def time_all(options: argparse.Namespace) -> None:
@@ -182,10 +187,10 @@ def time_all(options: argparse.Namespace) -> None:
             path = OUT / "time" / _file(name, contender, 0)
             with tempfile.TemporaryDirectory() as home:
                 os.environ["XDG_CACHE_HOME"] = home
-                one_process(options, name, contender, 0, path)
+                one_process(options, name, contender, 0, path, CASES[name].timed_steps)
                 if contender != PEER:
                     first = json.loads(path.read_text())
-                    one_process(options, name, contender, 0, path)
+                    one_process(options, name, contender, 0, path, CASES[name].timed_steps)
                     first["seconds_again"] = json.loads(path.read_text())["seconds"]
                     path.write_text(json.dumps(first, indent=2) + "\n")
 
@@ -195,17 +200,17 @@ def _file(name: str, contender: str, seed: int) -> str:
 
 
 def one_process(
-    options: argparse.Namespace, name: str, contender: str, seed: int, path: Path
+    options: argparse.Namespace, name: str, contender: str, seed: int, path: Path, steps: int
 ) -> None:
     """One (case, contender, seed) in a process of its own."""
-    command = [sys.executable, __file__, "one", name, contender, str(seed), str(path)]
+    command = [sys.executable, __file__, "one", name, contender, str(seed), str(path), str(steps)]
     command += ["--python", str(options.python), "--threads", str(options.threads)]
     subprocess.run(command, check=True)
 
 
 def one(options: argparse.Namespace) -> None:
     """One (case, contender, seed)."""
-    case = CASES[options.case]
+    case = replace(CASES[options.case], total_steps=options.steps)
     keep_compiled_programs()
     if options.contender == PEER:
         result = run_peer(case, options.seed, options.python, options.threads)
@@ -289,6 +294,7 @@ def main() -> None:
             command.add_argument("contender")
             command.add_argument("seed", type=int)
             command.add_argument("path", type=Path)
+            command.add_argument("steps", type=int)
         if name != "summary":
             command.add_argument("--python", type=Path, default=PEERS, help="the peers' Python")
             command.add_argument("--threads", type=int, default=1, help="PyTorch's threads")
