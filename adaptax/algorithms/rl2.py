@@ -25,7 +25,7 @@ from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
-from adaptax.functional.minibatches import Schedule, optimizer, shuffled_rows
+from adaptax.functional.minibatches import Schedule, optimizer, share_left, shuffled_rows
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
 from adaptax.networks.recurrent import RecurrentActorCritic
@@ -52,7 +52,8 @@ class RL2Config:
     lr_scheduler: Schedule = "constant"
     """How the step size falls, from pass to pass."""
     lr_scheduler_steps: int = 1000
-    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+    """Passes, `num_epochs` of them an iteration, until a linear schedule is at 0, an exponential
+    one at a tenth."""
     num_epochs: int = 8
     """Passes over the trials of an iteration."""
     num_minibatches: int = 8
@@ -61,7 +62,9 @@ class RL2Config:
     entropy_method: Literal["no_entropy", "regularized", "max"] = "no_entropy"
     """How entropy counts: not, as a term of the objective, or as part of every reward."""
     policy_ent_coeff: float = 0.0
-    """Weight of the entropy."""
+    """Weight of the entropy, at first if it is scheduled."""
+    ent_scheduler: Schedule = "constant"
+    """How that weight falls, from iteration to iteration, over as many passes as the step size."""
     use_softplus_entropy: bool = False
     """Whether the softplus of the entropy counts, which is never negative."""
     use_neg_logli_entropy: bool = False
@@ -102,6 +105,11 @@ class RL2Config:
                 coeff == 0,
                 f"policy_ent_coeff {coeff} needs entropy_method 'regularized' or 'max', "
                 "not 'no_entropy'",
+            )
+            check(
+                self.ent_scheduler == "constant",
+                f"ent_scheduler {self.ent_scheduler!r} needs entropy_method 'regularized' or "
+                "'max', not 'no_entropy'",
             )
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
@@ -216,18 +224,25 @@ def entropy(config: RL2Config, distribution: Distribution, action: jax.Array) ->
     return jax.lax.stop_gradient(x) if config.stop_entropy_gradient else x
 
 
-def with_entropy_reward(config: RL2Config, trials: Trials, distribution: Distribution) -> Trials:
+def entropy_weight(config: RL2Config, num_passes: jax.Array) -> jax.Array:
+    """Of the iteration that begins after so many passes."""
+    progress = num_passes / config.lr_scheduler_steps
+    return config.policy_ent_coeff * share_left(config.ent_scheduler, progress)
+
+
+def with_entropy_reward(
+    config: RL2Config, weight: jax.Array, trials: Trials, distribution: Distribution
+) -> Trials:
     """Rewards with the entropy of the policy that acted, weighted, if the method is 'max'."""
     if config.entropy_method != "max":
         return trials
-    bonus = config.policy_ent_coeff * entropy(config, distribution, trials.action)
+    bonus = weight * entropy(config, distribution, trials.action)
     return replace(trials, reward=jnp.where(trials.valid, trials.reward + bonus, 0.0))
 
 
-def entropy_term(config: RL2Config, entropies: jax.Array) -> jax.Array:
+def entropy_term(config: RL2Config, weight: jax.Array, entropies: jax.Array) -> jax.Array:
     """What the loss gains by a mean entropy, if the method is 'regularized'."""
-    weight = config.policy_ent_coeff if config.entropy_method == "regularized" else 0.0
-    return -weight * entropies
+    return -weight * entropies if config.entropy_method == "regularized" else jnp.zeros(())
 
 
 @dataclass(frozen=True)
@@ -249,12 +264,13 @@ def lesson(
     rollout: Rollout,
     policy: PyTree,
     value: PyTree,
+    entropy_weight: jax.Array,
 ) -> Lesson:
     """Whole trials judged by the present value; `policy` and `value` are variables of networks."""
     seen = trial_batch(rollout, network)
     values, after = judge(config, network, value, seen)
     acted, _ = evaluate(network, policy, seen.inputs)
-    trials = with_entropy_reward(config, seen, acted)
+    trials = with_entropy_reward(config, entropy_weight, seen, acted)
     raw = trial_advantages(trials, values, after, config)
     return Lesson(trials, acted, policy_advantage(config, raw, trials.valid), raw + values)
 

@@ -15,6 +15,7 @@ from adaptax.algorithms.rl2 import (
     adam,
     entropy,
     entropy_term,
+    entropy_weight,
     lesson,
     minibatches,
     moved,
@@ -49,6 +50,8 @@ class State:
     variables: PyTree
     """`params` that the optimizer moves, and `moments` of the inputs."""
     opt_state: PyTree
+    num_passes: jax.Array
+    """Over trials, so far."""
     key: jax.Array
 
 
@@ -62,7 +65,8 @@ class RL2PPO(RL2):
         """Fresh parameters."""
         key, init_key = jax.random.split(key)
         variables = self.fresh_variables(init_key)
-        return State(variables, adam(self.config).init(variables["params"]), key)
+        opt_state = adam(self.config).init(variables["params"])
+        return State(variables, opt_state, jnp.int32(0), key)
 
     def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
         """Epochs of PPO over the trials."""
@@ -78,6 +82,7 @@ def _loss(
     variables: PyTree,
     config: RL2PPOConfig,
     network: RecurrentActorCritic,
+    ent_weight: jax.Array,
     batch: Batch,
 ) -> tuple[jax.Array, Metrics]:
     trials, advantage, target = batch
@@ -93,8 +98,8 @@ def _loss(
         "entropy": mean_entropy,
         "kl": masked_mean(trials.log_prob - log_prob, trials.valid),
     }
-    loss = policy_loss + config.value_coeff * value_loss + entropy_term(config, mean_entropy)
-    return loss, metrics
+    ent_term = entropy_term(config, ent_weight, mean_entropy)
+    return policy_loss + config.value_coeff * value_loss + ent_term, metrics
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -102,15 +107,16 @@ def _update(
     config: RL2PPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
 ) -> tuple[State, Metrics]:
     """All epochs over all minibatches as one scan."""
-    learned = lesson(config, network, rollout, policy=state.variables, value=state.variables)
+    ent_weight = entropy_weight(config, state.num_passes)
+    learned = lesson(config, network, rollout, state.variables, state.variables, ent_weight)
     batch = (learned.trials, learned.advantage, learned.target)
 
     def loss(params: PyTree, part: Batch) -> tuple[jax.Array, Metrics]:
-        return _loss(params, state.variables, config, network, part)
+        return _loss(params, state.variables, config, network, ent_weight, part)
 
     key, shuffle_key = jax.random.split(state.key)
     rows = minibatches(config, learned.trials, shuffle_key)
     start = (state.variables["params"], state.opt_state)
     (params, opt_state), metrics = descend(loss, adam(config), start, batch, rows)
     variables = moved(config, state.variables, params, learned.trials)
-    return State(variables, opt_state, key), metrics
+    return State(variables, opt_state, state.num_passes + config.num_epochs, key), metrics

@@ -19,6 +19,7 @@ from adaptax.algorithms.rl2 import (
     adam,
     entropy,
     entropy_term,
+    entropy_weight,
     lesson,
     minibatches,
     moved,
@@ -52,6 +53,8 @@ class State:
     """The same of the value's network."""
     opt_state: PyTree
     """Of the value's fit."""
+    num_passes: jax.Array
+    """Of the value's fit over trials, so far."""
     key: jax.Array
 
 
@@ -66,7 +69,8 @@ class RL2TRPO(RL2):
         key, *init_keys = jax.random.split(key, 3)
         # Two networks of one shape, of each of which one head is used.
         policy, value = map(self.fresh_variables, init_keys)
-        return State(policy, value, adam(self.config).init(value["params"]), key)
+        opt_state = adam(self.config).init(value["params"])
+        return State(policy, value, opt_state, jnp.int32(0), key)
 
     def update(self, state: State, rollout: Rollout) -> tuple[State, Metrics]:
         """A fit of the value, and a step of the policy."""
@@ -77,6 +81,7 @@ def objective(
     config: RL2TRPOConfig,
     network: RecurrentActorCritic,
     old: PyTree,
+    ent_weight: jax.Array,
     batch: tuple[Trials, jax.Array],
     params: PyTree,
 ) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +92,8 @@ def objective(
     terms = likelihood_ratio_loss(after.log_prob(trials.action), trials.log_prob, advantage)
     loss = masked_mean(terms, trials.valid)
     mean_entropy = masked_mean(entropy(config, after, trials.action), trials.valid)
-    return loss + entropy_term(config, mean_entropy), masked_mean(before.kl(after), trials.valid)
+    loss += entropy_term(config, ent_weight, mean_entropy)
+    return loss, masked_mean(before.kl(after), trials.valid)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -95,7 +101,8 @@ def _update(
     config: RL2TRPOConfig, network: RecurrentActorCritic, state: State, rollout: Rollout
 ) -> tuple[State, Metrics]:
     """The value's passes over fixed targets, and the policy's step on all trials."""
-    learned = lesson(config, network, rollout, policy=state.variables, value=state.value)
+    ent_weight = entropy_weight(config, state.num_passes)
+    learned = lesson(config, network, rollout, state.variables, state.value, ent_weight)
     trials = learned.trials
 
     def value_loss(
@@ -114,7 +121,7 @@ def _update(
     )
     batch = (trials, learned.advantage)
     params, figures = trust_region_step(
-        partial(objective, config, network, state.variables, batch),
+        partial(objective, config, network, state.variables, ent_weight, batch),
         state.variables["params"],
         config.trust_region,
     )
@@ -124,6 +131,7 @@ def _update(
         moved(config, state.variables, params, trials),
         moved(config, state.value, value_params, trials),
         opt_state,
+        state.num_passes + config.num_epochs,
         key,
     )
     return new, figures

@@ -67,18 +67,23 @@ def clipped(
 
 
 def learning_rate(config: Scheduled, updates_per_pass: int) -> Any:
-    """The rate, as a function of the number of updates unless it is constant.
-
-    After k passes it is, of K = lr_scheduler_steps, lr * max(1 - k / K, 0) if `linear` and
-    lr * 0.1^(k / K) if `exponential`.
-    """
-    linear = config.lr_scheduler == "linear"
+    """The rate, as a function of the number of updates unless it is constant."""
 
     def rate(num_updates: jax.Array) -> jax.Array:
-        progress = (num_updates // updates_per_pass) / config.lr_scheduler_steps
-        return config.lr * (jnp.maximum(1.0 - progress, 0.0) if linear else 0.1**progress)
+        num_passes = num_updates // updates_per_pass
+        return config.lr * share_left(config.lr_scheduler, num_passes / config.lr_scheduler_steps)
 
     return config.lr if config.lr_scheduler == "constant" else rate
+
+
+def share_left(schedule: Schedule, progress: jax.Array) -> jax.Array:
+    """What is left of a value at `progress` x of its schedule, in [0, 1].
+
+    1 if it is constant, max(1 - x, 0) if `linear`, 0.1^x if `exponential`.
+    """
+    if schedule == "constant":
+        return jnp.ones_like(progress)
+    return jnp.maximum(1.0 - progress, 0.0) if schedule == "linear" else 0.1**progress
 
 
 def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, batch_size: int) -> jax.Array:

@@ -14,6 +14,7 @@ from adaptax.algorithms import rl2_trpo
 from adaptax.algorithms.rl2 import (
     RL2Config,
     entropy,
+    entropy_weight,
     judge,
     policy_advantage,
     with_entropy_reward,
@@ -57,6 +58,7 @@ def agent():
     [
         ({"policy_ent_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
         ({"policy_ent_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
+        ({"ent_scheduler": "linear"}, "needs entropy_method 'regularized' or 'max'"),
         ({"entropy_method": "max", "stop_entropy_gradient": True}, "needs center_adv to be off"),
         ({"entropy_method": "max", "center_adv": False}, "needs stop_entropy_gradient"),
         ({"entropy_method": "min"}, "entropy_method"),
@@ -79,10 +81,36 @@ def test_method_max_adds_the_entropy_of_the_policy_that_acted_to_every_valid_rew
         center_adv=False,
         stop_entropy_gradient=True,
     )
-    changed = with_entropy_reward(config, trials, acted)
-    expected = trials.reward + 0.3 * acted.entropy()
+    changed = with_entropy_reward(config, jnp.float32(0.2), trials, acted)
+    expected = trials.reward + 0.2 * acted.entropy()
     np.testing.assert_array_equal(changed.reward, jnp.where(trials.valid, expected, 0.0))
-    assert with_entropy_reward(RL2Config(), trials, acted) is trials
+    assert with_entropy_reward(RL2Config(), jnp.float32(0.2), trials, acted) is trials
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("constant", [0.3, 0.3]), ("linear", [0.15, 0.0])]
+)
+def test_the_weight_of_the_entropy_follows_its_schedule(schedule, expected):
+    settings = {"entropy_method": "regularized", "policy_ent_coeff": 0.3, "lr_scheduler_steps": 4}
+    config = RL2Config(**settings, ent_scheduler=schedule)
+    weights = [entropy_weight(config, jnp.int32(passes)) for passes in (2, 4)]
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
+def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(agent, name):
+    settings = {"entropy_method": "regularized", "policy_ent_coeff": 10.0, "lr_scheduler_steps": 2}
+    spec, rollout = agent[0].spec, agent[2]
+    plain = make_algorithm(name, spec, **SMALL)
+    weighed = make_algorithm(name, spec, **SMALL, **settings, ent_scheduler="linear")
+    first = plain.init(jax.random.key(0))
+    last = replace(first, num_passes=jnp.int32(2))
+    params = [
+        ravel_pytree(algorithm.update(state, rollout)[0].variables["params"])[0]
+        for algorithm, state in ((plain, last), (weighed, last), (weighed, first))
+    ]
+    np.testing.assert_allclose(params[0], params[1], atol=1e-6)
+    assert np.abs(params[0] - params[2]).max() > 1e-4
 
 
 def test_entropy_is_the_analytic_one_unless_settings_say_otherwise(agent):
@@ -154,7 +182,9 @@ def trpo_objective(agent, dtype):
     variables = jax.tree.map(lambda x: x.astype(dtype), state.variables)
     flat, unravel = ravel_pytree(variables["params"])
     batch = (trials, trials.reward - masked_mean(trials.reward, trials.valid))
-    whole = partial(rl2_trpo.objective, algorithm.config, algorithm.network, variables, batch)
+    whole = partial(
+        rl2_trpo.objective, algorithm.config, algorithm.network, variables, jnp.zeros(()), batch
+    )
     return lambda x: whole(unravel(x)), flat
 
 
