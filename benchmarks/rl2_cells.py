@@ -35,9 +35,11 @@ class Cell:
         return make_suite(self.suite, **self.settings)
 
 
-def bandit_cell(num_arms: int, num_pulls: int, **others: Any) -> Cell:
+def bandit_cell(
+    num_arms: int, num_pulls: int, algorithm: dict[str, Any] | None = None, **others: Any
+) -> Cell:
     settings = {"num_arms": num_arms, "num_pulls": num_pulls, "num_test_tasks": 10_000}
-    more = {"meta_batch_size": 1024} if num_pulls == 10 else {}
+    more = {"meta_batch_size": 1024} if num_pulls == 10 else algorithm or {}
     return Cell("bandit", settings, {"reward_scale": 2 / num_pulls, **more}, **others)
 
 
@@ -64,15 +66,23 @@ RL2: dict[str, Any] = {
     "gae_lambda": 0.95,
 }
 """Settings of rl2-ppo in every cell; the cell's own keep value targets between 1 and 2."""
+MANY_ARMS: dict[str, Any] = {
+    "meta_batch_size": 1024,
+    # With 0.005 from first to last, 10 arms and 100 pulls stay 3.5 % below Gittins from 20 million
+    # steps on: the policy settles on the first good arm before it has learned to look further.
+    "policy_ent_coeff": 0.05,
+    "ent_scheduler": "linear",
+}
+"""Where there is much to explore, and pulls enough for it to pay."""
 CELLS = {
     "bandit-5x10": bandit_cell(5, 10),
     "bandit-10x10": bandit_cell(10, 10),
     "bandit-5x100": bandit_cell(5, 100),
-    "bandit-10x100": bandit_cell(10, 100),
-    "bandit-50x100": bandit_cell(50, 100, num_iterations=2000),
-    "bandit-5x500": bandit_cell(5, 500, required=False),
-    "bandit-10x500": bandit_cell(10, 500, required=False),
-    "bandit-50x500": bandit_cell(50, 500, required=False),
+    "bandit-10x100": bandit_cell(10, 100, MANY_ARMS, num_iterations=2200),
+    "bandit-50x100": bandit_cell(50, 100, MANY_ARMS, num_iterations=2200),
+    "bandit-5x500": bandit_cell(5, 500, MANY_ARMS, required=False),
+    "bandit-10x500": bandit_cell(10, 500, MANY_ARMS, required=False),
+    "bandit-50x500": bandit_cell(50, 500, MANY_ARMS, required=False),
     "mdp-10": mdp_cell(10),
     "mdp-25": mdp_cell(25),
     "mdp-50": mdp_cell(50),
