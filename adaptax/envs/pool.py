@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -100,6 +101,16 @@ class Slots:
         if not np.isfinite(values).all():
             good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
             self.require(good, slots, f"{what} is not finite", SlotNotFinite)
+
+
+@contextlib.contextmanager
+def closed_on_error(pool: Pool) -> Iterator[None]:
+    """Close the pool on any exception, Ctrl-C included: who still owes an answer is unknown."""
+    try:
+        yield
+    except BaseException:
+        pool.close()
+        raise
 
 
 def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:

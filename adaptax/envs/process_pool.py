@@ -28,7 +28,7 @@ import numpy as np
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.episode_log import EpisodeLog
-from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset, closed_on_error
 from adaptax.envs.remote_fault import FaultReport
 from adaptax.envs.task import Task
 
@@ -73,7 +73,7 @@ class ProcessPool:
         # Also run at exit, before multiprocessing waits for its children.
         self._end = Finalize(self, _end, (self._workers,), exitpriority=100)
         parts = np.array_split(np.arange(num_slots), min(num_workers, num_slots))
-        with self._or_close():
+        with closed_on_error(self):
             with _stop_signals_blocked():
                 for index, slots in enumerate(parts):
                     job = (memory, code, spec, int(slots[0]), len(slots))
@@ -120,7 +120,7 @@ class ProcessPool:
         if not self._workers:
             raise EnvironmentFault("the worker processes have ended: this pool is closed")
         asked = []
-        with self._or_close():
+        with closed_on_error(self):
             for worker in self._workers:
                 which = np.flatnonzero((worker.first <= slots) & (slots < worker.stop))
                 if len(which):
@@ -143,15 +143,6 @@ class ProcessPool:
             for worker in {handles[handle].first: handles[handle] for handle in ready}.values():
                 worker.check_answer(command)
                 waiting.remove(worker)
-
-    @contextlib.contextmanager
-    def _or_close(self) -> Iterator[None]:
-        """Close the pool on any exception, Ctrl-C included: who still owes an answer is unknown."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
 
 @dataclass(frozen=True)

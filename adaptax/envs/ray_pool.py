@@ -9,9 +9,8 @@ are the same, bit for bit, as if nothing had happened.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 from adaptax.core.batch import PyTree
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset
+from adaptax.envs.pool import Pool, StepResult, check_actions, check_reset, closed_on_error
 from adaptax.envs.ray_crew import MakePool, RayCrew, Work
 from adaptax.envs.remote_fault import FaultReport
 from adaptax.envs.task import Task
@@ -73,7 +72,7 @@ class RayPool:
         self._parts = [_Part(actor, slots) for actor, slots in enumerate(split)]
         self._key = crew.enter()
         self._end = weakref.finalize(self, crew.leave, self._key)
-        with self._or_close():
+        with closed_on_error(self):
             making = [self._make(part) for part in self._parts]
             for part, ref in zip(self._parts, making, strict=True):
                 self._answer(part, ref)
@@ -137,7 +136,7 @@ class RayPool:
         if not self._end.alive:
             raise EnvironmentFault("this pool is closed")
         ray, results, losses = self._crew.ray, {}, dict.fromkeys(jobs, 0)
-        with self._or_close():
+        with closed_on_error(self):
             pending = {self._send(actor, jobs[actor]): actor for actor in jobs}
             while pending:
                 ready = ray.wait(list(pending), timeout=self._timeout)[0]
@@ -189,14 +188,6 @@ class RayPool:
         except TypeError as error:
             problem = f"the environment cannot be sent to a Ray actor: {one_line(error)}"
             raise ConfigError(problem) from error
-
-    @contextlib.contextmanager
-    def _or_close(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
 
 def _reset(
