@@ -35,12 +35,9 @@ class Cell:
         return make_suite(self.suite, **self.settings)
 
 
-def bandit_cell(
-    num_arms: int, num_pulls: int, algorithm: dict[str, Any] | None = None, **others: Any
-) -> Cell:
+def bandit_cell(num_arms: int, num_pulls: int, algorithm: dict[str, Any], **others: Any) -> Cell:
     settings = {"num_arms": num_arms, "num_pulls": num_pulls, "num_test_tasks": 10_000}
-    more = {"meta_batch_size": 1024} if num_pulls == 10 else algorithm or {}
-    return Cell("bandit", settings, {"reward_scale": 2 / num_pulls, **more}, **others)
+    return Cell("bandit", settings, {"reward_scale": 2 / num_pulls, **algorithm}, **others)
 
 
 def mdp_cell(num_episodes: int, **others: Any) -> Cell:
@@ -66,8 +63,10 @@ RL2: dict[str, Any] = {
     "gae_lambda": 0.95,
 }
 """Settings of rl2-ppo in every cell; the cell's own keep value targets between 1 and 2."""
-MANY_ARMS: dict[str, Any] = {
-    "meta_batch_size": 1024,
+MANY_TRIALS: dict[str, Any] = {"meta_batch_size": 1024}
+"""Where a trial is short."""
+EXPLORING: dict[str, Any] = {
+    **MANY_TRIALS,
     # With 0.005 from first to last, 10 arms and 100 pulls stay 3.5 % below Gittins from 20 million
     # steps on: the policy settles on the first good arm before it has learned to look further.
     "policy_ent_coeff": 0.05,
@@ -75,14 +74,14 @@ MANY_ARMS: dict[str, Any] = {
 }
 """Where there is much to explore, and pulls enough for it to pay."""
 CELLS = {
-    "bandit-5x10": bandit_cell(5, 10),
-    "bandit-10x10": bandit_cell(10, 10),
-    "bandit-5x100": bandit_cell(5, 100),
-    "bandit-10x100": bandit_cell(10, 100, MANY_ARMS, num_iterations=2200),
-    "bandit-50x100": bandit_cell(50, 100, MANY_ARMS, num_iterations=2200),
-    "bandit-5x500": bandit_cell(5, 500, MANY_ARMS, required=False),
-    "bandit-10x500": bandit_cell(10, 500, MANY_ARMS, required=False),
-    "bandit-50x500": bandit_cell(50, 500, MANY_ARMS, required=False),
+    "bandit-5x10": bandit_cell(5, 10, MANY_TRIALS),
+    "bandit-10x10": bandit_cell(10, 10, MANY_TRIALS),
+    "bandit-5x100": bandit_cell(5, 100, {}),
+    "bandit-10x100": bandit_cell(10, 100, EXPLORING, num_iterations=2200),
+    "bandit-50x100": bandit_cell(50, 100, EXPLORING, num_iterations=2200),
+    "bandit-5x500": bandit_cell(5, 500, EXPLORING, required=False),
+    "bandit-10x500": bandit_cell(10, 500, EXPLORING, required=False),
+    "bandit-50x500": bandit_cell(50, 500, EXPLORING, required=False),
     "mdp-10": mdp_cell(10),
     "mdp-25": mdp_cell(25),
     "mdp-50": mdp_cell(50),

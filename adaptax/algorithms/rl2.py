@@ -264,13 +264,13 @@ def lesson(
     rollout: Rollout,
     policy: PyTree,
     value: PyTree,
-    entropy_weight: jax.Array,
+    ent_weight: jax.Array,
 ) -> Lesson:
     """Whole trials judged by the present value; `policy` and `value` are variables of networks."""
     seen = trial_batch(rollout, network)
     values, after = judge(config, network, value, seen)
     acted, _ = evaluate(network, policy, seen.inputs)
-    trials = with_entropy_reward(config, entropy_weight, seen, acted)
+    trials = with_entropy_reward(config, ent_weight, seen, acted)
     raw = trial_advantages(trials, values, after, config)
     return Lesson(trials, acted, policy_advantage(config, raw, trials.valid), raw + values)
 

@@ -108,7 +108,14 @@ def _update(
 ) -> tuple[State, Metrics]:
     """All epochs over all minibatches as one scan."""
     ent_weight = entropy_weight(config, state.num_passes)
-    learned = lesson(config, network, rollout, state.variables, state.variables, ent_weight)
+    learned = lesson(
+        config,
+        network,
+        rollout,
+        policy=state.variables,
+        value=state.variables,
+        ent_weight=ent_weight,
+    )
     batch = (learned.trials, learned.advantage, learned.target)
 
     def loss(params: PyTree, part: Batch) -> tuple[jax.Array, Metrics]:

@@ -102,7 +102,14 @@ def _update(
 ) -> tuple[State, Metrics]:
     """The value's passes over fixed targets, and the policy's step on all trials."""
     ent_weight = entropy_weight(config, state.num_passes)
-    learned = lesson(config, network, rollout, state.variables, state.value, ent_weight)
+    learned = lesson(
+        config,
+        network,
+        rollout,
+        policy=state.variables,
+        value=state.value,
+        ent_weight=ent_weight,
+    )
     trials = learned.trials
 
     def value_loss(
