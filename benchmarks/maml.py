@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sampling
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms import promp, trpo_maml
+from adaptax.core.devices import make_every_core_a_device, over_devices
 from adaptax.core.memory import keep_freed_memory
 from adaptax.envs.task import Suite
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -52,14 +52,14 @@ def products_of_a_gradient(observation_size: int, action_size: int) -> int:
 def outer_steps(suite: Suite) -> dict[str, Callable[[], Any]]:
     """The compiled outer steps on collected data."""
     steps: dict[str, Callable[[], Any]] = {}
-    for name, update in (("promp", promp._update), ("trpo-maml", trpo_maml._update)):
+    for name in ("promp", "trpo-maml"):
         algorithm: Any = make_algorithm(name, suite.spec, **SETTINGS)
         state = algorithm.init(jax.random.key(0))
         data, _ = algorithm.meta.collect(
             state.params, Sampler(suite, suite.train, 0, "benchmark"), dice=False
         )
-        steps[f"outer step of {name}"] = lambda u=update, a=algorithm, s=state, d=data: u(
-            a.meta, s, d
+        steps[f"outer step of {name}"] = lambda a=algorithm, s=state, d=data: over_devices(
+            a.update, s, d, NUM_TASKS
         )
     return steps
 
@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     keep_freed_memory()
+    make_every_core_a_device()
     suite = make_suite("half-cheetah-vel")
     times = median_milliseconds(contenders(suite), options.rounds)
     for name, milliseconds in times.items():

@@ -17,6 +17,7 @@ import optax
 from adaptax.algorithms.base import Algorithm, Metrics, check_finite
 from adaptax.algorithms.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
 from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.devices import over_devices
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import ADAM, Figures
@@ -68,7 +69,7 @@ class MAML(Algorithm):
     def iteration(self, state: Any, sampler: Sampler) -> tuple[Any, Metrics]:
         """Episodes before and after adaptation to each task, then the outer step."""
         data, returns = self.meta.collect(state.params, sampler, dice=self.dice)
-        state, figures = self.update(state, data)
+        state, figures = over_devices(self.update, state, data, self.config.meta_batch_size)
         check_finite(figures, *(name for name in figures if "loss" in name), "kl")
         return state, {**returns, **figures}
 

@@ -252,11 +252,14 @@ COMPILING = ("train", "resume", "evaluate", "video")
 
 def _set_up_process(num_cores: int | None) -> None:
     """What has to come before JAX computes anything."""
+    from adaptax.core.devices import make_every_core_a_device
+
     keep_freed_memory()
     if num_cores is not None:
         from adaptax.experiment.cores import take_cores
 
         take_cores(num_cores)
+    make_every_core_a_device()
 
 
 def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:

@@ -121,10 +121,13 @@ def descend(
     before the step is made; `update_share` is the share of the live steps that were made.
     """
     guarded = live is not None or stop is not None
+    whole = rows.shape[1] == len(jax.tree.leaves(batch)[0])
 
     def update(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
         (now, stopped), (row, is_live) = carry, x
-        after, figures = _one_step(loss, step, now, jax.tree.map(lambda leaf: leaf[row], batch))
+        # All of it in another order would be the same, but has to be brought to one device.
+        part = batch if whole else jax.tree.map(lambda leaf: leaf[row], batch)
+        after, figures = _one_step(loss, step, now, part)
         if stop is not None:
             stopped = stopped | (is_live & stop(figures))
         made = is_live & ~stopped

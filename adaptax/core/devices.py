@@ -1,0 +1,46 @@
+"""One computation on several devices: the cores of the machine, or its accelerators."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from adaptax.core.batch import PyTree
+
+
+def make_every_core_a_device() -> None:
+    """Let JAX take every core that this process may use as a device, for `over_devices`.
+
+    XLA runs the batched products of a program on one thread of a CPU; measured, an update of ProMP
+    takes as long on two cores as on one. It changes the whole process, therefore programs call it
+    and the library does not: before JAX computes anything. Does nothing where it already has.
+    """
+    with contextlib.suppress(RuntimeError):
+        num = len(os.sched_getaffinity(0))
+        jax.config.update("jax_num_cpu_devices", num)  # type: ignore[no-untyped-call]
+
+
+def over_devices(
+    function: Callable[[PyTree, PyTree], Any], shared: PyTree, parts: PyTree, num_parts: int
+) -> Any:
+    """What `function(shared, parts)`, compiled, gives; the parts lie on several devices meanwhile.
+
+    All leaves of `parts` are [num_parts, ...], and as many devices share them as divide their
+    number. Figures differ from those of one device by rounding, since sums go by device first.
+    """
+    devices = jax.local_devices()
+    num = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
+    if num == 1:
+        return function(shared, parts)
+    mesh = jax.make_mesh((num,), ("parts",), (AxisType.Auto,), devices=devices[:num])
+    copied, split = (
+        NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
+        for axes in ((), ("parts",))
+    )
+    result = function(jax.device_put(shared, copied), jax.device_put(parts, split))
+    return jax.device_put(result, devices[0])
