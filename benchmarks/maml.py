@@ -59,7 +59,7 @@ def outer_steps(suite: Suite) -> dict[str, Callable[[], Any]]:
             state.params, Sampler(suite, suite.train, 0, "benchmark"), dice=False
         )
         steps[f"outer step of {name}"] = lambda a=algorithm, s=state, d=data: over_devices(
-            a.update, s, d, NUM_TASKS
+            a.update, s, d
         )
     return steps
 

@@ -69,7 +69,7 @@ class MAML(Algorithm):
     def iteration(self, state: Any, sampler: Sampler) -> tuple[Any, Metrics]:
         """Episodes before and after adaptation to each task, then the outer step."""
         data, returns = self.meta.collect(state.params, sampler, dice=self.dice)
-        state, figures = over_devices(self.update, state, data, self.config.meta_batch_size)
+        state, figures = over_devices(self.update, state, data)
         check_finite(figures, *(name for name in figures if "loss" in name), "kl")
         return state, {**returns, **figures}
 

@@ -25,15 +25,13 @@ def make_every_core_a_device() -> None:
         jax.config.update("jax_num_cpu_devices", num)  # type: ignore[no-untyped-call]
 
 
-def over_devices(
-    function: Callable[[PyTree, PyTree], Any], shared: PyTree, parts: PyTree, num_parts: int
-) -> Any:
+def over_devices(function: Callable[[PyTree, PyTree], Any], shared: PyTree, parts: PyTree) -> Any:
     """What `function(shared, parts)`, compiled, gives; the parts lie on several devices meanwhile.
 
-    All leaves of `parts` are [num_parts, ...], and as many devices share them as divide their
-    number. Figures differ from those of one device by rounding, since sums go by device first.
+    All leaves of `parts` are [M, ...], and as many devices share them as divide M. Figures differ
+    from those of one device by rounding, since sums go by device first.
     """
-    devices = jax.local_devices()
+    devices, num_parts = jax.local_devices(), len(jax.tree.leaves(parts)[0])
     num = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
     if num == 1:
         return function(shared, parts)

@@ -116,9 +116,10 @@ def descend(
 ) -> tuple[tuple[PyTree, PyTree], Figures]:
     """One step on each minibatch: (parameters, optimizer's state) after all, and mean figures.
 
-    `batch` has leaves [n, ...], `rows` [K, b] are the indices of each minibatch. No step is made
-    where `live` [K] is False, nor any from the first one on of which `stop` says True, asked
-    before the step is made; `update_share` is the share of the live steps that were made.
+    `batch` has leaves [n, ...], `rows` [K, b] are the indices of each minibatch, which is all of
+    the batch where b is n. No step is made where `live` [K] is False, nor any from the first one
+    on of which `stop` says True, asked before the step is made; `update_share` is the share of
+    the live steps that were made.
     """
     guarded = live is not None or stop is not None
     whole = rows.shape[1] == len(jax.tree.leaves(batch)[0])

@@ -30,7 +30,7 @@ for name, others in CASES.items():
         seen.append({len(x.devices()) for x in jax.tree.leaves((state, data))})
         return algorithm.update(state, data)
 
-    one, two = update(state, data)[0], over_devices(update, state, data, 4)[0]
+    one, two = update(state, data)[0], over_devices(update, state, data)[0]
     assert seen == [{1}, {2}], seen
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         assert b.devices() == {jax.devices()[0]}
@@ -39,7 +39,7 @@ for name, others in CASES.items():
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, two.params)))]
     assert max(moved) > 1e-4, moved
 
-over_devices(lambda shared, parts: seen.append(parts.devices()), 0, jax.numpy.ones(3), 3)
+over_devices(lambda shared, parts: seen.append(parts.devices()), 0, jax.numpy.ones(3))
 assert seen[-1] == {jax.devices()[0]}  # three parts, two devices: all on one
 make_every_core_a_device()  # too late, and says nothing
 assert len(jax.devices()) == 2
