@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The same for these processes and for the programs that they start, whose figures they compare.
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     cache = tempfile.mkdtemp(prefix="adaptax-tests-jax-cache-")
     atexit.register(shutil.rmtree, cache, ignore_errors=True)

@@ -18,8 +18,11 @@ def make_every_core_a_device() -> None:
 
     XLA runs the batched products of a program on one thread of a CPU; measured, an update of ProMP
     takes as long on two cores as on one. It changes the whole process, therefore programs call it
-    and the library does not: before JAX computes anything. Does nothing where it already has.
+    and the library does not: before JAX computes anything. Does nothing where it already has, or
+    where the environment's `JAX_NUM_CPU_DEVICES` says how many devices there are.
     """
+    if "JAX_NUM_CPU_DEVICES" in os.environ:
+        return
     with contextlib.suppress(RuntimeError):
         num = len(os.sched_getaffinity(0))
         jax.config.update("jax_num_cpu_devices", num)  # type: ignore[no-untyped-call]

@@ -4,10 +4,7 @@ import sys
 
 PROGRAM = """
 import jax
-from adaptax.core.devices import make_every_core_a_device, over_devices
-make_every_core_a_device()  # the cores of a machine that runs tests are not known: here two
-jax.config.update("jax_num_cpu_devices", 2)
-
+from adaptax.core.devices import over_devices
 import numpy as np
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.sampling.sampler import Sampler
@@ -41,14 +38,31 @@ for name, others in CASES.items():
 
 over_devices(lambda shared, parts: seen.append(parts.devices()), 0, jax.numpy.ones(3))
 assert seen[-1] == {jax.devices()[0]}  # three parts, two devices: all on one
-make_every_core_a_device()  # too late, and says nothing
-assert len(jax.devices()) == 2
 """
 
 
-def test_updates_on_two_devices_are_those_on_one():
-    unset = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
+COUNT = """
+import jax
+from adaptax.core.devices import make_every_core_a_device
+make_every_core_a_device()
+print(len(jax.devices()))
+make_every_core_a_device()  # too late, and says nothing
+"""
+
+
+def run(program: str, **variables: str) -> str:
+    others = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=unset
+        [sys.executable, "-c", program], capture_output=True, text=True, env=others | variables
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_updates_on_two_devices_are_those_on_one():
+    run(PROGRAM, JAX_NUM_CPU_DEVICES="2")
+
+
+def test_every_core_is_a_device_unless_the_environment_says_how_many_there_are():
+    assert int(run(COUNT)) == len(os.sched_getaffinity(0))
+    assert int(run(COUNT, JAX_NUM_CPU_DEVICES="3")) == 3
