@@ -28,7 +28,7 @@ from adaptax.functional.masking import masked_shift_positive, masked_standardize
 from adaptax.functional.minibatches import Schedule, optimizer, share_left, shuffled_rows
 from adaptax.functional.returns import gae
 from adaptax.networks.normalizer import updated_moments
-from adaptax.networks.recurrent import RecurrentActorCritic
+from adaptax.networks.recurrent import Cell, RecurrentActorCritic, check_cell
 from adaptax.sampling.actor import Actor, RecurrentActor
 from adaptax.sampling.sampler import Sampler
 
@@ -72,9 +72,9 @@ class RL2Config:
     stop_entropy_gradient: bool = False
     """Whether no gradient flows through the entropy."""
     embedding_size: int = 64
-    cell: Literal["gru", "lstm"] = "gru"
+    cell: Cell = "gru"
     hidden_size: int = 64
-    """Units of the recurrent cell."""
+    """Units of the recurrent cell, or of all heads of fast weights."""
     normalize_inputs: bool = True
     """Whether observations, actions, rewards and flags are normalised by their running moments."""
     init_std: float = 0.5
@@ -86,9 +86,9 @@ class RL2Config:
 
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "episodes_per_trial", "lr", "num_epochs")
-        check_positive(self, "num_minibatches", "embedding_size", "hidden_size")
-        check_positive(self, "lr_scheduler_steps")
-        check_positive(self, "init_std", "reward_scale", "max_grad_norm")
+        check_positive(self, "num_minibatches", "embedding_size", "hidden_size", "init_std")
+        check_positive(self, "lr_scheduler_steps", "reward_scale", "max_grad_norm")
+        check_cell(self.cell, self.hidden_size)
         check_unit(self, "discount", "gae_lambda")
         check(
             self.meta_batch_size % self.num_minibatches == 0,

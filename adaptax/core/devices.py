@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from adaptax.core.batch import PyTree
@@ -44,4 +46,16 @@ def over_devices(function: Callable[[PyTree, PyTree], Any], shared: PyTree, part
         for axes in ((), ("parts",))
     )
     result = function(jax.device_put(shared, copied), jax.device_put(parts, split))
-    return jax.device_put(result, devices[0])
+    return jax.tree.map(_uncommitted, result)
+
+
+def _uncommitted(x: jax.Array) -> jax.Array:
+    """A copy that no computation is bound to a device by, as if nothing had been divided.
+
+    Were results committed to a device, so would everything be that is computed with them, and
+    every program that had seen its inputs free would be compiled once more.
+    """
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jnp.asarray(np.asarray(jax.random.key_data(x)))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jnp.asarray(np.asarray(x))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core.errors import check
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.gru import gru_sequence
+from adaptax.networks.fast_weights import NUM_HEADS, FastWeights
 from adaptax.networks.mlp import dense
 from adaptax.networks.normalizer import Normalizer
 from adaptax.networks.policies import ActionHead
@@ -73,6 +76,23 @@ class LSTM(nn.Module):
         return states.reshape(*batch, *states.shape[1:]), memory
 
 
+Cell = Literal["gru", "lstm", "fast-weights"]
+LAYERS: dict[Cell, tuple[Callable[[int], nn.Module], Callable[[int], int]]] = {
+    "gru": (GRU, lambda size: size),
+    "lstm": (LSTM, lambda size: 2 * size),
+    "fast-weights": (FastWeights, lambda size: size * size // NUM_HEADS + size),
+}
+"""Each cell's layer, and the figures of its memory by its number of units."""
+
+
+def check_cell(cell: Cell, hidden_size: int) -> None:
+    """Raise unless the cell can have so many units."""
+    check(
+        cell != "fast-weights" or hidden_size % NUM_HEADS == 0,
+        f"hidden_size {hidden_size} must be a multiple of {NUM_HEADS}, the heads of fast weights",
+    )
+
+
 class RecurrentActorCritic(nn.Module):
     """Embedding, a recurrent cell, and separate heads for the policy and the value."""
 
@@ -82,12 +102,13 @@ class RecurrentActorCritic(nn.Module):
     init_std: float = 1.0
     normalize: bool = False
     """Whether inputs are normalised by their running moments."""
-    cell: Literal["gru", "lstm"] = "gru"
+    cell: Cell = "gru"
 
     @property
     def memory_size(self) -> int:
         """Figures that the cell remembers from step to step."""
-        return self.hidden_size if self.cell == "gru" else 2 * self.hidden_size
+        _, memory_size = LAYERS[self.cell]
+        return memory_size(self.hidden_size)
 
     @nn.compact
     def __call__(
@@ -97,7 +118,7 @@ class RecurrentActorCritic(nn.Module):
         if self.normalize:
             x = Normalizer(name="normalizer")(x)
         embedded = nn.tanh(dense(self.embedding_size)(x))
-        layer = GRU if self.cell == "gru" else LSTM
+        layer, _ = LAYERS[self.cell]
         features, memory = layer(self.hidden_size)(embedded, memory)
         value = dense(1, scale=1.0)(features)[..., 0]
         return ActionHead(self.space, self.init_std)(features), value, memory

@@ -236,10 +236,11 @@ def test_padding_reaches_neither_objective_nor_gradient(agent):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cell", ["lstm", "fast-weights"])
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
-def test_an_lstm_learns_and_adapts_too(name):
+def test_other_cells_learn_and_adapt_too(name, cell):
     suite = cliff_suite()
-    algorithm = make_algorithm(name, suite.spec, **SMALL, cell="lstm")
+    algorithm = make_algorithm(name, suite.spec, **SMALL, cell=cell)
     state, _ = algorithm.iteration(algorithm.init(jax.random.key(0)), train_sampler(suite))
     evaluator = Evaluator(EvaluatorConfig(num_tasks=2, num_episodes=2), suite, seed=0)
     assert np.isfinite(evaluator.evaluate(algorithm, state).returns).all()

@@ -1,4 +1,4 @@
-"""The LSTM of RL2's network against Flax's cell, and step by step against whole sequences."""
+"""The LSTM of RL2's network against Flax's cell, and every cell step by step."""
 
 import flax.linen as nn
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptax.core.spec import Discrete
-from adaptax.networks.recurrent import LSTM, RecurrentActorCritic
+from adaptax.networks.recurrent import LAYERS, LSTM, RecurrentActorCritic
 
 SIZE, BATCH, STEPS = 4, (2, 3), 6
 
@@ -34,7 +34,7 @@ def test_lstm_equals_a_loop_of_flax_cells(lstm):
     np.testing.assert_allclose(last, jnp.concatenate(carry, axis=-1), atol=1e-6)
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("cell", LAYERS)
 def test_one_step_at_a_time_equals_the_whole_sequence(cell):
     network = RecurrentActorCritic(Discrete(3), 5, SIZE, cell=cell)
     x = jax.random.normal(jax.random.key(0), (*BATCH, STEPS, 5))
