@@ -10,7 +10,7 @@ from adaptax.networks.mlp import dense
 
 NUM_HEADS = 4
 """Matrices, each with keys of its own."""
-CHUNK = 64
+CHUNK = 32
 """Steps whose reads are one product of matrices; the matrices themselves go from chunk to chunk."""
 
 

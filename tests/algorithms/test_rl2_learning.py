@@ -1,4 +1,4 @@
-"""RL2 against what is known of bandits: the Gittins index, and the boundary input it needs."""
+"""RL2 against what is known of bandits and MDPs, and the boundary input it needs."""
 
 from dataclasses import replace
 
@@ -47,6 +47,20 @@ def test_rl2_ppo_comes_within_three_percent_of_the_gittins_index():
     optimal = play(player, means, NUM_PULLS, np.random.default_rng(0)).mean()
     assert 6.6 < optimal < 6.8
     assert ours >= 0.97 * optimal
+
+
+@pytest.mark.slow
+def test_fast_weights_remember_what_came_of_each_state():
+    suite = make_suite(
+        "tabular-mdp", num_states=5, num_actions=4, horizon=5, num_episodes=10, num_test_tasks=1_000
+    )
+    myopic = {"cell": "fast-weights", "discount": 0.0, "reward_scale": 0.3}
+    algorithm, state = trained(suite, 40, meta_batch_size=256, **myopic)
+    sampler = Sampler(suite, suite.test, 1, "evaluation")
+    rollout = sampler.episodes(algorithm.actor(state), suite.test.tasks, 1, 10)
+    # By simulation: 50 by chance, 64.8 for the action of the best posterior mean whatever the
+    # state, where a GRU stands after as many iterations, and 78.4 state by state.
+    assert np.asarray(rollout.reward).sum((1, 2)).mean() >= 74
 
 
 def two_machines():
