@@ -22,12 +22,15 @@ class Cell:
     """Settings of rl2-ppo beside those of `RL2`."""
     num_iterations: int = 1500
     """Of training."""
+    first: dict[str, Any] = field(default_factory=dict)
+    """Settings other than those above of a run before, whose network training begins with."""
+    num_first_iterations: int = 0
     required: bool = True
     """Whether commands without a cell mean this one too."""
 
-    def rl2(self) -> dict[str, Any]:
+    def rl2(self, *, first: bool = False) -> dict[str, Any]:
         """All settings of rl2-ppo: the step size falls to 0 at the end of training."""
-        settings = {**RL2, **self.algorithm}
+        settings = {**RL2, **self.algorithm, **(self.first if first else {})}
         return {**settings, "lr_scheduler_steps": self.num_iterations * settings["num_epochs"]}
 
     def make_suite(self) -> Suite:
@@ -42,7 +45,15 @@ def bandit_cell(num_arms: int, num_pulls: int, algorithm: dict[str, Any], **othe
 
 def mdp_cell(num_episodes: int, **others: Any) -> Cell:
     settings = {"num_episodes": num_episodes, "num_test_tasks": 1_000}
-    return Cell("tabular-mdp", settings, {"reward_scale": 0.1 / num_episodes}, **others)
+    return Cell(
+        "tabular-mdp",
+        settings,
+        {"reward_scale": 0.1 / num_episodes, **ASSOCIATING},
+        num_iterations=240,
+        first=MYOPIC,
+        num_first_iterations=40,
+        **others,
+    )
 
 
 RL2: dict[str, Any] = {
@@ -73,6 +84,23 @@ EXPLORING: dict[str, Any] = {
     "ent_scheduler": "linear",
 }
 """Where there is much to explore, and pulls enough for it to pay."""
+ASSOCIATING: dict[str, Any] = {
+    "cell": "fast-weights",
+    "policy_ent_coeff": 0.01,
+    "ent_scheduler": "linear",
+    "lr": 1.5e-3,
+}
+"""Where something is to be remembered of each of many states."""
+MYOPIC: dict[str, Any] = {
+    # What an action pays itself is the least noisy of all that tells states apart; with all of
+    # the trial's rewards, the best action whatever the state comes first, and stays.
+    "discount": 0.9,
+    "gae_lambda": 0.5,
+    "reward_scale": 0.05,
+    "value_coeff": 2.0,
+    "policy_ent_coeff": 0.05,
+}
+"""How to begin there; to explore for the sake of later episodes is learned afterwards."""
 CELLS = {
     "bandit-5x10": bandit_cell(5, 10, MANY_TRIALS),
     "bandit-10x10": bandit_cell(10, 10, MANY_TRIALS),

@@ -16,18 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rl2_cells import CELLS, GRIDS, REQUIRED, Cell
+from rl2_page import markdown, tuned_markdown
 
 from adaptax.core.rng import named_generator
 from adaptax.envs.task import Suite
 from adaptax.experiment import bandit_players as bandits
 from adaptax.experiment import mdp_players as mdps
 from adaptax.experiment.build import load_run, make_algorithm
+from adaptax.experiment.logger import PROGRESS, read_rows
 from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.sampling.sampler import Sampler
@@ -140,23 +143,34 @@ def plays(name: str) -> dict[str, Play]:
 
 def train(options: argparse.Namespace) -> None:
     """Train RL2 for one cell, or go on where its newest snapshot stands."""
-    cell, run_dir = CELLS[options.cell], RUNS / options.cell
-    if (run_dir / "config.json").exists():
-        trainer = load_run(run_dir)
-        trainer.resume()
-    else:
-        suite = cell.make_suite()
-        algorithm = make_algorithm("rl2-ppo", suite.spec, **cell.rl2())
-        config = TrainerConfig(
-            str(run_dir),
-            seed=SEED,
-            num_iterations=cell.num_iterations,
-            evaluation_interval=None,
-            snapshot_interval=50,
-        )
-        trainer = Trainer(config, algorithm, suite)
-        trainer.run()
+    cell, run_dir, start = CELLS[options.cell], RUNS / options.cell, None
+    if cell.first:
+        settings = cell.rl2(first=True)
+        state = trained(cell, first_run(run_dir), settings, cell.num_first_iterations)
+        start = state.variables
+    trained(cell, run_dir, cell.rl2(), cell.num_iterations, start)
+
+
+def trained(
+    cell: Cell, run_dir: Path, settings: dict[str, Any], num_iterations: int, start: Any = None
+) -> Any:
+    """State at the end of a run, new or gone on with, that begins with the variables `start`."""
+    suite = cell.make_suite()
+    algorithm = make_algorithm("rl2-ppo", suite.spec, **settings)
+    if start is not None:
+        fresh = algorithm.init
+        algorithm.init = lambda key: replace(fresh(key), variables=start)
+    config = TrainerConfig(
+        str(run_dir),
+        seed=SEED,
+        num_iterations=num_iterations,
+        evaluation_interval=None,
+        snapshot_interval=50,
+    )
+    trainer = Trainer(config, algorithm, suite)
+    trainer.resume() if (run_dir / "config.json").exists() else trainer.run()
     trainer.close()
+    return trainer.state
 
 
 def agent(options: argparse.Namespace) -> None:
@@ -181,11 +195,24 @@ def agent(options: argparse.Namespace) -> None:
         lead = {player: summary(total - theirs) for player, theirs in others.items()}
         rows[kind] = {**summary(total), "lead": lead}
         print(f"{name:14s} RL2, {kind:6s} {total.mean():8.2f}", flush=True)
-    last = json.loads((trainer.run_dir / "progress.jsonl").read_text().splitlines()[-1])
-    trained = {key: last[key] for key in ("iteration", "num_steps", "seconds")}
-    about = trainer.description()
-    record(cell, name, {"rl2": {**rows, **trained, "algorithm": about["algorithm"]}})
+    record(cell, name, {"rl2": {**rows, **about(trainer)}})
+    if cell.first:
+        before = load_run(first_run(trainer.run_dir))
+        record(cell, name, {"rl2_first": about(before)})
+        before.close()
     trainer.close()
+
+
+def about(trainer: Trainer) -> dict[str, Any]:
+    """How far a run went, and with what settings."""
+    last = read_rows(trainer.run_dir / PROGRESS)[-1]
+    steps = {key: last[key] for key in ("iteration", "num_steps", "seconds")}
+    return {**steps, "algorithm": trainer.description()["algorithm"]}
+
+
+def first_run(run_dir: Path) -> Path:
+    """Where the run is whose network another begins with."""
+    return run_dir.with_name(f"{run_dir.name}-first")
 
 
 def worth(machines: Any, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -240,46 +267,6 @@ def table(options: argparse.Namespace) -> None:
         cells = {n: c for n, c in recorded(cell)["cells"].items() if "players" in c}
         text = "\n\n".join([before + mark, markdown(cells), tuned_markdown(cells), mark + after])
     PAGE.write_text(text)
-
-
-def markdown(cells: dict[str, Any]) -> str:
-    """A row for each player, a column for each cell."""
-    heads = column_heads(cells)
-    lines = ["| player | " + " | ".join(heads) + " |", "|---" * (1 + len(cells)) + "|"]
-    names = list(next(iter(cells.values()))["players"])
-    rows = {name: [cell["players"][name] for cell in cells.values()] for name in names}
-    for kind, label in (("drawn", "RL2"), ("mode", "RL2, by its mode")):
-        rows[label] = [cell.get("rl2", {}).get(kind) for cell in cells.values()]
-    for label, entries in rows.items():
-        if any(entries):
-            lines.append("| " + " | ".join([label, *map(figure, entries)]) + " |")
-    return "\n".join(lines)
-
-
-def tuned_markdown(cells: dict[str, Any]) -> str:
-    """The constant of each player that has one, in each cell."""
-    heads = column_heads(cells)
-    lines = ["| constant | values tried | " + " | ".join(heads) + " |"]
-    lines.append("|---" * (2 + len(cells)) + "|")
-    tunings = [cell["tuning"] for cell in cells.values()]
-    for player in tunings[0]:
-        if player != "num_tasks":
-            tried = ", ".join(f"{value:g}" for value in tunings[0][player]["values"])
-            best = [f"{tuning[player]['best']:g}" for tuning in tunings]
-            lines.append("| " + " | ".join([player, tried, *best]) + " |")
-    return "\n".join(lines)
-
-
-def column_heads(cells: dict[str, Any]) -> list[str]:
-    return [name.partition("-")[2].replace("x", ", ") for name in cells]
-
-
-def figure(entry: dict[str, Any] | None) -> str:
-    """A mean, and half the width of its interval."""
-    if entry is None:
-        return "not run"
-    low, high = entry["ci"]
-    return f"{entry['mean']:.2f} ± {(high - low) / 2:.2f}"
 
 
 def cell_name(text: str) -> str:
