@@ -145,8 +145,7 @@ def train(options: argparse.Namespace) -> None:
     """Train RL2 for one cell, or go on where its newest snapshot stands."""
     cell, run_dir, start = CELLS[options.cell], RUNS / options.cell, None
     if cell.first:
-        settings = cell.rl2(first=True)
-        state = trained(cell, first_run(run_dir), settings, cell.num_first_iterations)
+        state = trained(cell, first_run(run_dir), cell.rl2(first=True), cell.num_first_iterations)
         start = state.variables
     trained(cell, run_dir, cell.rl2(), cell.num_iterations, start)
 
@@ -168,7 +167,10 @@ def trained(
         snapshot_interval=50,
     )
     trainer = Trainer(config, algorithm, suite)
-    trainer.resume() if (run_dir / "config.json").exists() else trainer.run()
+    if (run_dir / "config.json").exists():
+        trainer.resume()
+    else:
+        trainer.run()
     trainer.close()
     return trainer.state
 

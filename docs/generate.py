@@ -8,7 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.experiment.evaluator import EvaluatorConfig
@@ -56,9 +56,12 @@ def _lines() -> Iterator[str]:
 def _settings(config: type[Any]) -> Iterator[str]:
     """A config's fields as a table."""
     yield "| setting | type | default | is |\n|---|---|---|---|"
-    described = descriptions(config)
+    described, hints = descriptions(config), get_type_hints(config)
     for field in dataclasses.fields(config):
-        cells = (f"`{field.name}`", f"`{field.type}`", _default(field), described[field.name])
+        # A name for choices says nothing to a reader; the choices do.
+        choices = str(hints[field.name]).removeprefix("typing.")
+        type_name = choices if choices.startswith("Literal[") else field.type
+        cells = (f"`{field.name}`", f"`{type_name}`", _default(field), described[field.name])
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 

@@ -73,6 +73,7 @@ class RL2Config:
     """Whether no gradient flows through the entropy."""
     embedding_size: int = 64
     cell: Cell = "gru"
+    """What remembers: a recurrent cell, or matrices that are written to and read by keys."""
     hidden_size: int = 64
     """Units of the recurrent cell, or of all heads of fast weights."""
     normalize_inputs: bool = True

@@ -56,6 +56,6 @@ def _uncommitted(x: jax.Array) -> jax.Array:
     every program that had seen its inputs free would be compiled once more.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = jnp.asarray(np.asarray(jax.random.key_data(x)))
+        data = _uncommitted(jax.random.key_data(x))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     return jnp.asarray(np.asarray(x))

@@ -12,8 +12,6 @@ NUM_HEADS = 4
 """Matrices, each with keys of its own."""
 CHUNK = 32
 """Steps whose reads are one product of matrices; the matrices themselves go from chunk to chunk."""
-
-
 FIRST_SHARPNESS = 4.0
 """Gain of the layers that make keys and queries, at first: near 1 all keys are nearly equal, and a
 tabular MDP's states take twice the iterations to be told apart."""
@@ -30,6 +28,11 @@ class FastWeights(nn.Module):
 
     size: int
     """Units of the features; a head has keys and values of size / NUM_HEADS."""
+
+    @staticmethod
+    def memory_size(size: int) -> int:
+        """Figures of the memory of so many units."""
+        return size * size // NUM_HEADS + size
 
     @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -53,12 +56,13 @@ class FastWeights(nn.Module):
         before = memory[:, -self.size :].reshape(-1, NUM_HEADS, 1, heads[1])
         written = jnp.concatenate([before, key[:, :, :-1]], axis=2)
         read, weights = fast_weights(query, written, by_head(scale=1.0), weights)
-        last = jnp.concatenate([weights.reshape(len(x), -1), key[:, :, -1].reshape(len(x), -1)], -1)
+        left = (weights, key[:, :, -1])
+        memory = jnp.concatenate([part.reshape(len(x), -1) for part in left], axis=-1)
         # Sums grow with the steps of a trial; logarithms keep counts and means within reach.
         read = jnp.sign(read) * jnp.log1p(jnp.abs(read))
         seen = jnp.concatenate([jnp.moveaxis(read, 1, 2).reshape(len(x), steps, -1), x], axis=-1)
         features = nn.relu(dense(self.size)(seen))
-        return features.reshape(*batch, steps, -1), last.reshape(*batch, -1)
+        return features.reshape(*batch, steps, -1), memory.reshape(*batch, -1)
 
 
 def fast_weights(
@@ -78,8 +82,8 @@ def fast_weights(
 
     def one(w: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         q, k, v = now
-        within = jnp.tril(q @ jnp.swapaxes(k, -1, -2)) @ v
-        return w + jnp.swapaxes(k, -1, -2) @ v, q @ w + within
+        k = jnp.swapaxes(k, -1, -2)
+        return w + k @ v, q @ w + jnp.tril(q @ k) @ v
 
     weights, read = jax.lax.scan(one, weights, tuple(map(chunked, (query, key, value))))
     read = jnp.moveaxis(read, 0, 2)

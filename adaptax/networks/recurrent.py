@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
@@ -27,6 +26,11 @@ class GRU(nn.Module):
     """
 
     size: int
+
+    @staticmethod
+    def memory_size(size: int) -> int:
+        """Figures of the memory of so many units."""
+        return size
 
     @nn.compact
     def __call__(
@@ -62,6 +66,11 @@ class LSTM(nn.Module):
 
     size: int
 
+    @staticmethod
+    def memory_size(size: int) -> int:
+        """Figures of the memory of so many units."""
+        return 2 * size
+
     @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
         """X [..., T, F] and the memory [..., 2 H] before it -> states [..., T, H], the memory.
@@ -77,12 +86,11 @@ class LSTM(nn.Module):
 
 
 Cell = Literal["gru", "lstm", "fast-weights"]
-LAYERS: dict[Cell, tuple[Callable[[int], nn.Module], Callable[[int], int]]] = {
-    "gru": (GRU, lambda size: size),
-    "lstm": (LSTM, lambda size: 2 * size),
-    "fast-weights": (FastWeights, lambda size: size * size // NUM_HEADS + size),
+LAYERS: dict[Cell, type[GRU] | type[LSTM] | type[FastWeights]] = {
+    "gru": GRU,
+    "lstm": LSTM,
+    "fast-weights": FastWeights,
 }
-"""Each cell's layer, and the figures of its memory by its number of units."""
 
 
 def check_cell(cell: Cell, hidden_size: int) -> None:
@@ -107,8 +115,7 @@ class RecurrentActorCritic(nn.Module):
     @property
     def memory_size(self) -> int:
         """Figures that the cell remembers from step to step."""
-        _, memory_size = LAYERS[self.cell]
-        return memory_size(self.hidden_size)
+        return LAYERS[self.cell].memory_size(self.hidden_size)
 
     @nn.compact
     def __call__(
@@ -118,7 +125,7 @@ class RecurrentActorCritic(nn.Module):
         if self.normalize:
             x = Normalizer(name="normalizer")(x)
         embedded = nn.tanh(dense(self.embedding_size)(x))
-        layer, _ = LAYERS[self.cell]
-        features, memory = layer(self.hidden_size)(embedded, memory)
+        layer = LAYERS[self.cell](self.hidden_size)
+        features, memory = layer(embedded, memory)
         value = dense(1, scale=1.0)(features)[..., 0]
         return ActionHead(self.space, self.init_std)(features), value, memory

@@ -32,7 +32,7 @@ def test_chunks_equal_the_loop_over_time(monkeypatch, steps):
 def test_what_a_step_stores_is_found_under_the_input_before_it():
     layer = FastWeights(8)
     x = jax.random.normal(jax.random.key(0), (1, 5, 3))
-    memory = jnp.zeros((1, 8 * 8 // 4 + 8))
+    memory = jnp.zeros((1, FastWeights.memory_size(8)))
     params = layer.init(jax.random.key(1), x, memory)
 
     def features(x):
