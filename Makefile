@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RAY_STAMP := $(VENV)/.installed-ray
 DOCS_STAMP := $(VENV)/.installed-docs
-# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. `test-slow`
-# learns, and compiles as users do.
+# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. What learns, or
+# is an example for users, compiles as they do.
 QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK_TESTS := tests/core tests/envs tests/properties tests/sampling
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs bench bench-peers clean
@@ -44,7 +45,9 @@ test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: $(RAY_STAMP) ## Learning thresholds and long runs, Ray among them
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" \
+		$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(QUICK_TESTS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(QUICK_TESTS:%=--ignore=%)
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 	$(BIN)/ruff check .
