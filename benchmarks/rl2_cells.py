@@ -30,8 +30,9 @@ class Cell:
 
     def rl2(self, *, first: bool = False) -> dict[str, Any]:
         """All settings of rl2-ppo: the step size falls to 0 at the end of training."""
-        settings = {**RL2, **self.algorithm, **(self.first if first else {})}
-        return {**settings, "lr_scheduler_steps": self.num_iterations * settings["num_epochs"]}
+        settings = {**RL2, **self.algorithm}
+        settings["lr_scheduler_steps"] = self.num_iterations * settings["num_epochs"]
+        return {**settings, **(self.first if first else {})}
 
     def make_suite(self) -> Suite:
         """The suite with all its held-out tasks."""
@@ -107,7 +108,15 @@ CELLS = {
     "bandit-10x10": bandit_cell(10, 10, MANY_TRIALS),
     "bandit-5x100": bandit_cell(5, 100, {}),
     "bandit-10x100": bandit_cell(10, 100, EXPLORING, num_iterations=1600),
-    "bandit-50x100": bandit_cell(50, 100, EXPLORING, num_iterations=1600),
+    # The first part alone ends 3.2 % below Gittins by its mode, 4.3 % as drawn.
+    "bandit-50x100": bandit_cell(
+        50,
+        100,
+        {**EXPLORING, "lr": 1e-3, "policy_ent_coeff": 0.01},
+        num_iterations=300,
+        first={"lr": 2e-3, "policy_ent_coeff": 0.05, "lr_scheduler_steps": 2800},
+        num_first_iterations=700,
+    ),
     "bandit-5x500": bandit_cell(5, 500, EXPLORING, required=False),
     "bandit-10x500": bandit_cell(10, 500, EXPLORING, required=False),
     "bandit-50x500": bandit_cell(50, 500, EXPLORING, required=False),
