@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RAY_STAMP := $(VENV)/.installed-ray
 DOCS_STAMP := $(VENV)/.installed-docs
-# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. What learns, or
-# is an example for users, compiles as they do.
+# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. What learns at
+# length, or is an example for users, compiles as they do.
 QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 QUICK_TESTS := tests/core tests/envs tests/properties tests/sampling
 
