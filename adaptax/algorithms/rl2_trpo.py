@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.rl2 import (
     RL2,
+    Lesson,
     RL2Config,
     adam,
     entropy,
@@ -29,7 +30,7 @@ from adaptax.core.batch import PyTree, Rollout
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.minibatches import descend
 from adaptax.functional.policy_losses import likelihood_ratio_loss
-from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
 from adaptax.networks.recurrent import RecurrentActorCritic
 
 
@@ -80,20 +81,30 @@ class RL2TRPO(RL2):
 def objective(
     config: RL2TRPOConfig,
     network: RecurrentActorCritic,
-    old: PyTree,
     ent_weight: jax.Array,
-    batch: tuple[Trials, jax.Array],
+    old: PyTree,
+    learned: Lesson,
     params: PyTree,
 ) -> tuple[jax.Array, jax.Array]:
     """-E[rho A], rho the joint ratio, with the entropy's term; and the mean KL(old || new)."""
-    trials, advantage = batch
-    before, _ = evaluate(network, jax.lax.stop_gradient(old), trials.inputs)
-    after, _ = evaluate(network, {**old, "params": params}, trials.inputs)
-    terms = likelihood_ratio_loss(after.log_prob(trials.action), trials.log_prob, advantage)
-    loss = masked_mean(terms, trials.valid)
+    trials, kl = learned.trials, divergence(network, old, learned)
+    after = kl.policy(params)
+    log_prob = after.log_prob(trials.action)
+    loss = masked_mean(
+        likelihood_ratio_loss(log_prob, trials.log_prob, learned.advantage), trials.valid
+    )
     mean_entropy = masked_mean(entropy(config, after, trials.action), trials.valid)
     loss += entropy_term(config, ent_weight, mean_entropy)
-    return loss, masked_mean(before.kl(after), trials.valid)
+    return loss, kl.mean_kl(after)
+
+
+def divergence(network: RecurrentActorCritic, old: PyTree, learned: Lesson) -> Divergence:
+    """The mean KL(old || new) over all steps, for products with its Hessian."""
+    trials = learned.trials
+    return Divergence(
+        policy=lambda params: evaluate(network, {**old, "params": params}, trials.inputs)[0],
+        mean_kl=lambda after: masked_mean(learned.acted.kl(after), trials.valid),
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -110,7 +121,7 @@ def _update(
         value=state.value,
         ent_weight=ent_weight,
     )
-    trials = learned.trials
+    old, trials = state.variables, learned.trials
 
     def value_loss(
         params: PyTree, part: tuple[Trials, jax.Array]
@@ -126,16 +137,16 @@ def _update(
     (value_params, opt_state), value_figures = descend(
         value_loss, adam(config), start, (trials, learned.target), rows
     )
-    batch = (trials, learned.advantage)
     params, figures = trust_region_step(
-        partial(objective, config, network, state.variables, ent_weight, batch),
-        state.variables["params"],
+        partial(objective, config, network, ent_weight, old, learned),
+        old["params"],
         config.trust_region,
+        divergence(network, old, learned),
     )
     figures["entropy"] = masked_mean(entropy(config, learned.acted, trials.action), trials.valid)
     figures["value_loss"] = value_figures["value_loss"]
     new = State(
-        moved(config, state.variables, params, trials),
+        moved(config, old, params, trials),
         moved(config, state.value, value_params, trials),
         opt_state,
         state.num_passes + config.num_epochs,
