@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import Any, Literal
 
 import jax
@@ -13,9 +13,10 @@ import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics, check_finite
-from adaptax.core.batch import PyTree, Rollout, Transitions
+from adaptax.core.batch import Array, PyTree, Rollout, Transitions
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
+from adaptax.core.products import product_options
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.minibatches import Figures, Schedule
 from adaptax.functional.q_learning import averaged
@@ -233,17 +234,33 @@ class Loop:
         return rollout
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
 def gradient_steps(
     update: Update,
-    config: Any,
+    config: OffPolicyConfig,
     networks: Any,
     learner: Learner,
     batches: Transitions,
-    reward_scale: jax.Array,
+    reward_scale: Array,
 ) -> tuple[Learner, Figures]:
     """One step on each of K minibatches [K, B, ...]: the learner after all, and mean figures."""
+    steps = _compiled_steps(config.batch_size)
+    return steps(update, config, networks, learner, batches, reward_scale)
 
+
+@cache
+def _compiled_steps(batch_size: int) -> Callable[..., tuple[Learner, Figures]]:
+    options = product_options(batch_size)
+    return jax.jit(_steps, static_argnums=(0, 1, 2), compiler_options=options)
+
+
+def _steps(
+    update: Update,
+    config: OffPolicyConfig,
+    networks: Any,
+    learner: Learner,
+    batches: Transitions,
+    reward_scale: Array,
+) -> tuple[Learner, Figures]:
     def step(learner: Learner, batch: Transitions) -> tuple[Learner, Figures]:
         key, update_key = jax.random.split(learner.key)
         learner, figures = update(config, networks, learner, batch, update_key)
