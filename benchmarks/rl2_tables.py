@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from meta_runs import estimate
 from rl2_cells import CELLS, GRIDS, REQUIRED, Cell
 from rl2_page import markdown, tuned_markdown
 
@@ -31,7 +32,6 @@ from adaptax.experiment import bandit_players as bandits
 from adaptax.experiment import mdp_players as mdps
 from adaptax.experiment.build import load_run, make_algorithm
 from adaptax.experiment.logger import PROGRESS, read_rows
-from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.sampling.sampler import Sampler
 
@@ -123,7 +123,7 @@ def players(options: argparse.Namespace) -> None:
             print(f"{name:14s} {player:20s} {totals[player].mean():8.2f}", flush=True)
         RUNS.mkdir(parents=True, exist_ok=True)
         np.savez(totals_path(name), **totals)
-        rows = {player: summary(total) for player, total in totals.items()}
+        rows = {player: estimate(total) for player, total in totals.items()}
         record(cell, name, {"num_tasks": cell.settings["num_test_tasks"], "players": rows})
 
 
@@ -194,8 +194,8 @@ def agent(options: argparse.Namespace) -> None:
         actor = trainer.algorithm.actor(trainer.state, deterministic=deterministic)
         rollout = sampler.episodes(actor, tasks, 1, episodes)
         total = worth(machines, np.asarray(rollout.obs), np.asarray(rollout.action))
-        lead = {player: summary(total - theirs) for player, theirs in others.items()}
-        rows[kind] = {**summary(total), "lead": lead}
+        lead = {player: estimate(total - theirs) for player, theirs in others.items()}
+        rows[kind] = {**estimate(total), "lead": lead}
         print(f"{name:14s} RL2, {kind:6s} {total.mean():8.2f}", flush=True)
     record(cell, name, {"rl2": {**rows, **about(trainer)}})
     if cell.first:
@@ -228,12 +228,6 @@ def worth(machines: Any, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
     state = obs.reshape(*action.shape, -1).argmax(axis=-1)
     lane = np.arange(len(action))[:, None]
     return machines.reward[lane, state, action].sum(axis=1)
-
-
-def summary(values: np.ndarray) -> dict[str, Any]:
-    """Mean and 95 % bootstrap interval over machines."""
-    low, high = bootstrap_interval(values)
-    return {"mean": float(values.mean()), "ci": [float(low), float(high)]}
 
 
 def totals_path(name: str) -> Path:
@@ -283,14 +277,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for function in (tune, players):
+    for function in (tune, players, train, agent):
         command = commands.add_parser(function.__name__)
         command.set_defaults(function=function)
-        command.add_argument("cells", nargs="*", type=cell_name, default=REQUIRED)
-    for function in (train, agent):
-        command = commands.add_parser(function.__name__)
-        command.set_defaults(function=function)
-        command.add_argument("cell", choices=CELLS)
+        if function in (tune, players):
+            command.add_argument("cells", nargs="*", type=cell_name, default=REQUIRED)
+        else:
+            command.add_argument("cell", choices=CELLS)
         if function is agent:
             command.add_argument("run_dir", nargs="?", type=Path, help="by default train's")
     commands.add_parser("table").set_defaults(function=table)
