@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics, check_finite
-from adaptax.core.batch import Array, PyTree, Rollout, Transitions
+from adaptax.core.batch import PyTree, Rollout, Transitions
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.products import product_options
@@ -219,7 +219,8 @@ class Loop:
         std = state.replay.reward_std if config.normalize_rewards else 1.0
         scale = np.float32(config.reward_scale / std)
         fixed = (self.update, config, self.networks)
-        learner, figures = gradient_steps(*fixed, state.learner, batches, scale)
+        steps = gradient_steps(config.batch_size)
+        learner, figures = steps(*fixed, state.learner, batches, scale)
         return replace(state, learner=learner, key=key), figures
 
     def _collect(
@@ -234,21 +235,9 @@ class Loop:
         return rollout
 
 
-def gradient_steps(
-    update: Update,
-    config: OffPolicyConfig,
-    networks: Any,
-    learner: Learner,
-    batches: Transitions,
-    reward_scale: Array,
-) -> tuple[Learner, Figures]:
-    """One step on each of K minibatches [K, B, ...]: the learner after all, and mean figures."""
-    steps = _compiled_steps(config.batch_size)
-    return steps(update, config, networks, learner, batches, reward_scale)
-
-
 @cache
-def _compiled_steps(batch_size: int) -> Callable[..., tuple[Learner, Figures]]:
+def gradient_steps(batch_size: int) -> Callable[..., tuple[Learner, Figures]]:
+    """The program of all gradient steps of a cycle, compiled for minibatches of this size."""
     options = product_options(batch_size)
     return jax.jit(_steps, static_argnums=(0, 1, 2), compiler_options=options)
 
@@ -259,8 +248,10 @@ def _steps(
     networks: Any,
     learner: Learner,
     batches: Transitions,
-    reward_scale: Array,
+    reward_scale: jax.Array,
 ) -> tuple[Learner, Figures]:
+    """One step on each of K minibatches [K, B, ...]: the learner after all, and mean figures."""
+
     def step(learner: Learner, batch: Transitions) -> tuple[Learner, Figures]:
         key, update_key = jax.random.split(learner.key)
         learner, figures = update(config, networks, learner, batch, update_key)

@@ -42,7 +42,7 @@ def no_learning(monkeypatch):
         num_updates = learner.num_updates + len(batches.reward)
         return replace(learner, num_updates=num_updates), {"q": np.float32(0.0)}
 
-    monkeypatch.setattr("adaptax.algorithms.off_policy.gradient_steps", count)
+    monkeypatch.setattr("adaptax.algorithms.off_policy.gradient_steps", lambda _: count)
     return calls
 
 
