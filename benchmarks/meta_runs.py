@@ -2,7 +2,8 @@
 
 Every run is evaluated once more, on all held-out tasks. Where a family has two of them, as
 `half-cheetah-dir`, one evaluation says little: `--seeds` makes several, independent ones, and the
-intervals are over all pairs of seed and task.
+intervals are over all pairs of seed and task. What FILE has of other seeds, by the same command,
+stays.
 
     python benchmarks/meta_runs.py RUN_DIR [RUN_DIR ...] --command "adaptax train ..." --out FILE
         [--seeds 1] [--episodes K] [--lanes N] [--deterministic]
@@ -72,6 +73,16 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
     return {"mean": float(values.mean()), "ci": [float(x) for x in bootstrap_interval(values)]}
 
 
+def earlier_runs(path: Path, command: str) -> list[dict[str, Any]]:
+    """Those of a file that an earlier call wrote, by the same command only."""
+    if not path.exists():
+        return []
+    earlier = json.loads(path.read_text())
+    if earlier["command"] != command:
+        raise SystemExit(f"{path} has runs of another command: {earlier['command']}")
+    return list(earlier["runs"])
+
+
 def report(name: str, row: dict[str, Any]) -> None:
     """Print what a run came to."""
     print(
@@ -97,7 +108,8 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
-    runs = []
+    earlier = earlier_runs(options.out, options.command)
+    runs: list[dict[str, Any]] = []
     for run_dir in options.run_dirs:
         runs.append(
             judged(
@@ -110,7 +122,9 @@ def main() -> None:
         )
         report(run_dir.name, runs[-1])
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    result = {"command": options.command, "runs": runs}
+    seeds = {run["seed"] for run in runs}
+    runs += [run for run in earlier if run["seed"] not in seeds]
+    result = {"command": options.command, "runs": sorted(runs, key=lambda run: run["seed"])}
     options.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -35,7 +35,7 @@ def fast_class(original: type[Any]) -> type[Any]:
             methods |= {
                 name: _with_globals(value, replaced)
                 for name, value in vars(base).items()
-                if _mentions(value, replaced)
+                if name not in vars(_FastSteps) and _mentions(value, replaced)
             }
     return type(original.__name__, (_FastSteps, original), methods)
 

@@ -8,6 +8,7 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
 from adaptax.envs.metaworld_env import MODEL_FIELDS, MetaWorldEnv
+from adaptax.envs.metaworld_fast import _FastSteps, fast_class
 
 NUM_STEPS, NUM_SCRIPTED = 200, 60
 
@@ -96,3 +97,11 @@ def model_fields(env):
     names = (name for name in dir(env.model) if not name.startswith("_"))
     arrays = {name: getattr(env.model, name) for name in names}
     return [n for n, x in arrays.items() if isinstance(x, np.ndarray) and np.array_equal(x, x)]
+
+
+@pytest.mark.parametrize("name", IN_ML10)
+def test_every_faster_step_is_in_use(name):
+    fast = fast_class(ALL_V3_ENVIRONMENTS[name])
+    faster = {key: value for key, value in vars(_FastSteps).items() if not key.startswith("__")}
+    assert {key: value for key, value in vars(fast).items() if key in faster} == {}
+    assert all(getattr(fast, key) is value for key, value in faster.items())
