@@ -73,14 +73,17 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
     return {"mean": float(values.mean()), "ci": [float(x) for x in bootstrap_interval(values)]}
 
 
-def earlier_runs(path: Path, command: str) -> list[dict[str, Any]]:
-    """Those of a file that an earlier call wrote, by the same command only."""
-    if not path.exists():
-        return []
-    earlier = json.loads(path.read_text())
+def write_runs(path: Path, command: str, runs: list[dict[str, Any]]) -> None:
+    """With those of other seeds that the file has, by the same command only."""
+    seeds, earlier = {run["seed"] for run in runs}, {"command": command, "runs": []}
+    if path.exists():
+        earlier = json.loads(path.read_text())
     if earlier["command"] != command:
         raise SystemExit(f"{path} has runs of another command: {earlier['command']}")
-    return list(earlier["runs"])
+    others = [run for run in earlier["runs"] if run["seed"] not in seeds]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {"command": command, "runs": sorted(runs + others, key=lambda run: run["seed"])}
+    path.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def report(name: str, row: dict[str, Any]) -> None:
@@ -108,8 +111,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
-    earlier = earlier_runs(options.out, options.command)
-    runs: list[dict[str, Any]] = []
+    runs = []
     for run_dir in options.run_dirs:
         runs.append(
             judged(
@@ -121,11 +123,7 @@ def main() -> None:
             )
         )
         report(run_dir.name, runs[-1])
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    seeds = {run["seed"] for run in runs}
-    runs += [run for run in earlier if run["seed"] not in seeds]
-    result = {"command": options.command, "runs": sorted(runs, key=lambda run: run["seed"])}
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    write_runs(options.out, options.command, runs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""What long runs on Meta-World came to: success on held-out goals and in training, by class.
+
+Every run is evaluated once more, by the whole protocol: every held-out (class, goal), 10 episodes
+with adaptation, 3 of a test. What FILE has of other seeds, by the same command, stays.
+
+Call: python benchmarks/metaworld_runs.py RUN_DIR [RUN_DIR ...] --command "adaptax train ..."
+      --out FILE [--episodes 10] [--lanes N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from meta_runs import CONTEXT, write_runs
+
+from adaptax.experiment.build import load_run
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # metaworld.py is not `metaworld`
+NUM_BINS = 40
+"""Points of the training's curve."""
+PREFIX = "train/success/"
+
+
+def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
+    """One run: where it stands, its curves, and its last agent on all held-out tasks."""
+    trainer = load_run(run_dir)
+    trainer.load()
+    held_out = trainer.suite.test.tasks
+    assert held_out is not None
+    evaluator = Evaluator(EvaluatorConfig(len(held_out), **protocol), trainer.suite, seed=0)
+    row = evaluator.evaluate(trainer.algorithm, trainer.state).row()
+    evaluation = evaluator.protocol(trainer.algorithm)
+    evaluator.close()
+    trainer.close()
+    del row["tasks"]
+    context = json.loads((run_dir / "config.json").read_text())
+    progress = read_rows(run_dir / PROGRESS)
+    return {
+        **{name: context[name] for name in CONTEXT},
+        "iteration": trainer.iteration,
+        "num_steps": progress[-1]["num_steps"],
+        "seconds": progress[-1]["seconds"],
+        "evaluation": evaluation,
+        "held_out": row,
+        "training": training(progress),
+        "curve": [
+            {"num_steps": point["num_steps"], "success": found(point), "test": found(point["test"])}
+            for point in read_rows(run_dir / EVALUATIONS)
+        ],
+    }
+
+
+def training(progress: list[Row]) -> list[dict[str, Any]]:
+    """Return and success by class of the training's episodes, means over parts of the run."""
+    names = [name for name in progress[0] if name.startswith(PREFIX)]
+    points = []
+    for i in range(NUM_BINS):
+        part = progress[i * len(progress) // NUM_BINS : (i + 1) * len(progress) // NUM_BINS]
+        if part:
+            point = {"num_steps": part[-1]["num_steps"], "return": mean_of(part, "train/return")}
+            classes = {name.removeprefix(PREFIX): mean_of(part, name) for name in names}
+            points.append({**point, "success": mean_of(part, "train/success"), "classes": classes})
+    return points
+
+
+def mean_of(rows: list[Row], name: str) -> float:
+    """Over rows."""
+    return sum(row[name] for row in rows) / len(rows)
+
+
+def found(row: Row) -> Any:
+    """Success at any step of each of an evaluation's episodes in a row, or of its test."""
+    if "episodes" in row:
+        return [found(episode) for episode in row["episodes"]]
+    return {"mean": row["success_mean"], "ci": row["success_ci"]}
+
+
+def report(name: str, row: dict[str, Any]) -> None:
+    """Print what a run came to."""
+    print(f"{name}, {row['num_steps']:,} steps, {row['seconds'] / 60:.0f} minutes; training, last:")
+    last = row["training"][-1]
+    print(f"  {last['success']:.2f}", {k: round(v, 2) for k, v in last["classes"].items()})
+    held_out = row["held_out"]
+    packaged = held_out["packaged_protocol"]["success_mean"]
+    for label, figures in {"all": held_out, **held_out["classes"]}.items():
+        test = figures["test"]
+        low, high = test["success_ci"]
+        any_step, at_end = test["success_mean"], test["final_success_mean"]
+        print(f"  {label:24s} {any_step:.2f} [{low:.2f}, {high:.2f}], at the end {at_end:.2f}")
+    print(f"  packaged evaluator: {packaged:.2f}")
+
+
+def main() -> None:
+    """Evaluate, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_dirs", type=Path, nargs="+")
+    parser.add_argument("--command", required=True, help="what trained them, SEED for the seed")
+    parser.add_argument("--episodes", type=int, default=10, help="with adaptation, on each task")
+    parser.add_argument("--lanes", type=int, help="on each task")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    options = parser.parse_args()
+    runs = []
+    for run_dir in options.run_dirs:
+        runs.append(judged(run_dir, num_episodes=options.episodes, num_lanes=options.lanes))
+        report(run_dir.name, runs[-1])
+    write_runs(options.out, options.command, runs)
+
+
+if __name__ == "__main__":
+    main()
