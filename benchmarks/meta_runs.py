@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from adaptax.experiment.build import load_run
+from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
 from adaptax.experiment.statistics import bootstrap_interval
@@ -27,8 +28,10 @@ CONTEXT = ("seed", "protocol", "task_set", "versions", "device", "processor", "n
 """Of `config.json`, what a reader needs to judge the figures."""
 
 
-def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
-    """One run: where it stands, its curve, and its last agent on all held-out tasks."""
+def evaluated(
+    run_dir: Path, num_seeds: int = 1, **protocol: Any
+) -> tuple[dict[str, Any], list[Evaluation]]:
+    """Where a run stands, and what its last agent does on all held-out tasks, once a seed."""
     trainer = load_run(run_dir)
     trainer.load()
     held_out = trainer.suite.test.tasks
@@ -39,16 +42,25 @@ def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
         evaluations.append(evaluator.evaluate(trainer.algorithm, trainer.state))
         evaluator.close()
     trainer.close()
-    returns = np.stack([evaluation.returns for evaluation in evaluations])  # [seeds, tasks, K]
-    pairs = returns.reshape(-1, returns.shape[-1])
     context = json.loads((run_dir / "config.json").read_text())
     last = read_rows(run_dir / PROGRESS)[-1]
-    return {
+    standing = {
         **{name: context[name] for name in CONTEXT},
         "iteration": trainer.iteration,
         "num_steps": last["num_steps"],
         "seconds": last["seconds"],
         "evaluation": evaluator.protocol(trainer.algorithm),
+    }
+    return standing, evaluations
+
+
+def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
+    """One run: where it stands, its curve, and its last agent on all held-out tasks."""
+    standing, evaluations = evaluated(run_dir, num_seeds, **protocol)
+    returns = np.stack([evaluation.returns for evaluation in evaluations])  # [seeds, tasks, K]
+    pairs = returns.reshape(-1, returns.shape[-1])
+    return {
+        **standing,
         "episodes": [estimate(values) for values in pairs.T],
         "gain": estimate(pairs[:, -1] - pairs[:, 0]),
         "tasks": [

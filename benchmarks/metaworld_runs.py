@@ -10,15 +10,12 @@ Call: python benchmarks/metaworld_runs.py RUN_DIR [RUN_DIR ...] --command "adapt
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from meta_runs import CONTEXT, write_runs
+from meta_runs import evaluated, write_runs
 
-from adaptax.experiment.build import load_run
-from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 
 HERE = Path(__file__).resolve().parent
@@ -30,34 +27,22 @@ PREFIX = "train/success/"
 
 def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
     """One run: where it stands, its curves, and its last agent on all held-out tasks."""
-    trainer = load_run(run_dir)
-    trainer.load()
-    held_out = trainer.suite.test.tasks
-    assert held_out is not None
-    evaluator = Evaluator(EvaluatorConfig(len(held_out), **protocol), trainer.suite, seed=0)
-    row = evaluator.evaluate(trainer.algorithm, trainer.state).row()
-    evaluation = evaluator.protocol(trainer.algorithm)
-    evaluator.close()
-    trainer.close()
-    del row["tasks"]
-    context = json.loads((run_dir / "config.json").read_text())
-    progress = read_rows(run_dir / PROGRESS)
-    return {
-        **{name: context[name] for name in CONTEXT},
-        "iteration": trainer.iteration,
-        "num_steps": progress[-1]["num_steps"],
-        "seconds": progress[-1]["seconds"],
-        "evaluation": evaluation,
-        "held_out": row,
-        "training": training(progress),
-        "curve": [
-            {"num_steps": point["num_steps"], "success": found(point), "test": found(point["test"])}
-            for point in read_rows(run_dir / EVALUATIONS)
-        ],
-    }
+    standing, (evaluation,) = evaluated(run_dir, **protocol)
+    held_out = evaluation.row()
+    del held_out["tasks"]
+    curve = [
+        {
+            "num_steps": row["num_steps"],
+            "success": [success(episode) for episode in row["episodes"]],
+            "test": success(row["test"]),
+        }
+        for row in read_rows(run_dir / EVALUATIONS)
+    ]
+    training = training_curve(read_rows(run_dir / PROGRESS))
+    return {**standing, "held_out": held_out, "training": training, "curve": curve}
 
 
-def training(progress: list[Row]) -> list[dict[str, Any]]:
+def training_curve(progress: list[Row]) -> list[dict[str, Any]]:
     """Return and success by class of the training's episodes, means over parts of the run."""
     names = [name for name in progress[0] if name.startswith(PREFIX)]
     points = []
@@ -75,11 +60,9 @@ def mean_of(rows: list[Row], name: str) -> float:
     return sum(row[name] for row in rows) / len(rows)
 
 
-def found(row: Row) -> Any:
-    """Success at any step of each of an evaluation's episodes in a row, or of its test."""
-    if "episodes" in row:
-        return [found(episode) for episode in row["episodes"]]
-    return {"mean": row["success_mean"], "ci": row["success_ci"]}
+def success(figures: Row) -> dict[str, Any]:
+    """At any step, of an evaluation's episodes."""
+    return {"mean": figures["success_mean"], "ci": figures["success_ci"]}
 
 
 def report(name: str, row: dict[str, Any]) -> None:

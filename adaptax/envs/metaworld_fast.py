@@ -35,9 +35,10 @@ def fast_class(original: type[Any]) -> type[Any]:
             methods |= {
                 name: _with_globals(value, replaced)
                 for name, value in vars(base).items()
-                if name not in vars(_FastSteps) and _mentions(value, replaced)
+                if _mentions(value, replaced)
             }
-    return type(original.__name__, (_FastSteps, original), methods)
+    same_steps = type(original.__name__, (original,), methods)
+    return type(original.__name__, (_FastSteps, same_steps), {})
 
 
 def fast_norm(x: Any, *more: Any, **named: Any) -> Any:
