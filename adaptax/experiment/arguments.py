@@ -34,6 +34,8 @@ class ResumeArgs:
     run_dir: RunDir
     num_iterations: int | None = None
     """Iterations in all, instead of the limits that the run had."""
+    quiet: bool = False
+    """No progress on the console, whatever the run was started with."""
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,15 @@ def test_resume_prolongs_a_run(inside, tmp_path):
     assert json.loads((run / "config.json").read_text())["trainer"]["num_iterations"] == 4
 
 
+@pytest.mark.parametrize(("words", "shows"), [([], True), (["--quiet"], False)])
+def test_resume_is_quiet_only_if_asked(inside, tmp_path, capsys, words, shows):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)  # one that was started with --quiet
+    capsys.readouterr()
+    cli.main(["resume", str(run), "--num-iterations", "3", *words])
+    assert ("iteration 3/3" in capsys.readouterr().out) == shows
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
