@@ -44,7 +44,9 @@ class RL2Config:
     discount: float = 0.99
     gae_lambda: float = 0.95
     center_adv: bool = True
-    """Whether advantages are standardised over all valid steps."""
+    """Whether advantages are standardised."""
+    center_adv_over: Literal["all", "trial"] = "all"
+    """Over all valid steps, or those of each trial: tasks of small rewards then count as others."""
     positive_adv: bool = False
     """Whether advantages are shifted so that the smallest is just above 0."""
     lr: float = 1e-3
@@ -96,22 +98,20 @@ class RL2Config:
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "
             f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
         )
+        check(
+            self.center_adv or self.center_adv_over == "all",
+            f"center_adv_over {self.center_adv_over!r} needs center_adv",
+        )
         self._check_entropy()
 
     def _check_entropy(self) -> None:
         coeff, method = self.policy_ent_coeff, self.entropy_method
         check(coeff >= 0, f"policy_ent_coeff must not be negative, not {coeff}")
         if method == "no_entropy":
-            check(
-                coeff == 0,
-                f"policy_ent_coeff {coeff} needs entropy_method 'regularized' or 'max', "
-                "not 'no_entropy'",
-            )
-            check(
-                self.ent_scheduler == "constant",
-                f"ent_scheduler {self.ent_scheduler!r} needs entropy_method 'regularized' or "
-                "'max', not 'no_entropy'",
-            )
+            needs = "needs entropy_method 'regularized' or 'max', not 'no_entropy'"
+            check(coeff == 0, f"policy_ent_coeff {coeff} {needs}")
+            schedule = self.ent_scheduler
+            check(schedule == "constant", f"ent_scheduler {schedule!r} {needs}")
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
             # gradient it would count twice, as reward and as a term.
@@ -129,13 +129,9 @@ class RL2(Algorithm):
     def __init__(self, config: RL2Config, spec: EnvSpec) -> None:
         super().__init__(config, spec)
         self.trained_episodes = config.episodes_per_trial or spec.trial_episodes
+        sizes = config.embedding_size, config.hidden_size
         self.network = RecurrentActorCritic(
-            spec.action,
-            config.embedding_size,
-            config.hidden_size,
-            config.init_std,
-            config.normalize_inputs,
-            config.cell,
+            spec.action, *sizes, config.init_std, config.normalize_inputs, config.cell
         )
 
     @abstractmethod
@@ -213,7 +209,9 @@ def trial_advantages(
 def policy_advantage(config: RL2Config, advantage: jax.Array, valid: jax.Array) -> jax.Array:
     """Advantages [B, T] as the policy learns from them."""
     if config.center_adv:
-        advantage = masked_standardize(advantage, valid)
+        over_trial = config.center_adv_over == "trial"
+        standardize = jax.vmap(masked_standardize) if over_trial else masked_standardize
+        advantage = standardize(advantage, valid)
     return masked_shift_positive(advantage, valid) if config.positive_adv else advantage
 
 

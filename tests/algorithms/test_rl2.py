@@ -65,6 +65,7 @@ def agent():
         ({"entropy_method": "max", "stop_entropy_gradient": True}, "needs center_adv to be off"),
         ({"entropy_method": "max", "center_adv": False}, "needs stop_entropy_gradient"),
         ({"entropy_method": "min"}, "entropy_method"),
+        ({"center_adv": False, "center_adv_over": "trial"}, "needs center_adv"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],
 )
@@ -151,6 +152,14 @@ def test_advantages_are_standardised_or_raw_and_shifted_above_zero(agent):
     np.testing.assert_array_equal(policy_advantage(uncentred, raw, valid), raw)
     positive = RL2Config(center_adv=False, positive_adv=True)
     np.testing.assert_allclose(policy_advantage(positive, raw, valid), [[0, 2, 0]], atol=1e-6)
+
+
+def test_advantages_standardised_over_each_trial_forget_its_mean_and_scale():
+    valid = jnp.array([[True, True, False], [True, True, True]])
+    raw = jnp.array([[1.0, 3.0, 0.0], [-100.0, 0.0, 100.0]])
+    standard = policy_advantage(RL2Config(center_adv_over="trial"), raw, valid)
+    half = np.sqrt(1.5)
+    np.testing.assert_allclose(standard, [[-1, 1, 0], [-half, 0, half]], atol=1e-6)
 
 
 def test_value_after_a_trial_is_that_of_one_step_more(agent):
