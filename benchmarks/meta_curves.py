@@ -61,7 +61,7 @@ def main() -> None:
     axis.set(xlabel="environment steps", ylabel=shown)
     axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=" "))
     axis.grid(color="#dddddd", linewidth=0.6)
-    axis.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside lower center", ncols=2)
     figure.savefig(options.out, dpi=150)
 
 

@@ -46,7 +46,7 @@ class RL2Config:
     center_adv: bool = True
     """Whether advantages are standardised."""
     center_adv_over: Literal["all", "trial"] = "all"
-    """Over all valid steps, or those of each trial: tasks of small rewards then count as others."""
+    """Over all valid steps, or over each trial's, where small rewards then count as large ones."""
     positive_adv: bool = False
     """Whether advantages are shifted so that the smallest is just above 0."""
     lr: float = 1e-3
@@ -97,10 +97,6 @@ class RL2Config:
             self.meta_batch_size % self.num_minibatches == 0,
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "
             f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
-        )
-        check(
-            self.center_adv or self.center_adv_over == "all",
-            f"center_adv_over {self.center_adv_over!r} needs center_adv",
         )
         self._check_entropy()
 

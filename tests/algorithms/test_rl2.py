@@ -65,7 +65,6 @@ def agent():
         ({"entropy_method": "max", "stop_entropy_gradient": True}, "needs center_adv to be off"),
         ({"entropy_method": "max", "center_adv": False}, "needs stop_entropy_gradient"),
         ({"entropy_method": "min"}, "entropy_method"),
-        ({"center_adv": False, "center_adv_over": "trial"}, "needs center_adv"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],
 )
