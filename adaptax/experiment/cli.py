@@ -135,8 +135,11 @@ def resume_command(args: list[str]) -> None:
     options = parse(ResumeArgs, args, "adaptax resume")
     changes: dict[str, Any] = {"quiet": options.quiet}
     if options.num_iterations is not None:
-        changes |= {"num_iterations": options.num_iterations}
-        changes |= {"num_steps": None, "max_seconds": None}
+        changes |= {
+            "num_iterations": options.num_iterations,
+            "num_steps": None,
+            "max_seconds": None,
+        }
     from adaptax.experiment.build import read_config
 
     _set_up_process(read_config(Path(options.run_dir))["trainer"].get("num_cores"))

@@ -157,8 +157,8 @@ def test_advantages_standardised_over_each_trial_forget_its_mean_and_scale():
     valid = jnp.array([[True, True, False], [True, True, True]])
     raw = jnp.array([[1.0, 3.0, 0.0], [-100.0, 0.0, 100.0]])
     standard = policy_advantage(RL2Config(center_adv_over="trial"), raw, valid)
-    half = np.sqrt(1.5)
-    np.testing.assert_allclose(standard, [[-1, 1, 0], [-half, 0, half]], atol=1e-6)
+    end = 100 / np.sqrt(2 * 100**2 / 3)
+    np.testing.assert_allclose(standard, [[-1, 1, 0], [-end, 0, end]], atol=1e-6)
 
 
 def test_value_after_a_trial_is_that_of_one_step_more(agent):
