@@ -5,6 +5,8 @@ Hidden layers are rectified linear units with Flax's own start (LeCun et al. 199
 
 from __future__ import annotations
 
+from functools import cache
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -41,6 +43,7 @@ class Critic(nn.Module):
         return nn.Dense(1)(features)[..., 0]
 
 
+@cache  # equal networks are of one class, and are compiled once
 def ensemble(network: type[nn.Module], size: int) -> type[nn.Module]:
     """The same network `size` times, each with weights of its own: outputs [size, ...]."""
     return nn.vmap(

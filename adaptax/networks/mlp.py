@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from adaptax.core.products import dot_general
+
 
 def dense(features: int, scale: float = np.sqrt(2.0)) -> nn.Dense:
     """A linear layer with orthogonal weights of gain `scale` and zero bias (Saxe et al. 2014)."""
@@ -34,5 +36,5 @@ class ReluMLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Features of the last hidden layer."""
         for size in self.hidden_sizes:
-            x = nn.relu(nn.Dense(size)(x))
+            x = nn.relu(nn.Dense(size, dot_general=dot_general)(x))
         return x
