@@ -24,13 +24,14 @@ from adaptax.algorithms.off_policy import (
     descended,
     fresh_learner,
     fresh_state,
+    optimizer,
     reset_state,
     updated_target,
 )
 from adaptax.core.batch import PyTree, Transitions
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.functional.minibatches import Figures, optimizer
+from adaptax.functional.minibatches import Figures
 from adaptax.functional.q_learning import ensemble_loss, td_target
 from adaptax.networks.critics import Critic, DeterministicPolicy, ensemble
 from adaptax.sampling.actor import Actor

@@ -23,6 +23,7 @@ from adaptax.algorithms.off_policy import (
     descended,
     fresh_learner,
     fresh_state,
+    optimizer,
     reset_state,
     updated_target,
 )
@@ -30,14 +31,14 @@ from adaptax.core.batch import PyTree, Transitions
 from adaptax.core.config import check_unit
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.functional.minibatches import ADAM, Figures, optimizer
+from adaptax.functional.minibatches import Figures
 from adaptax.functional.q_learning import huber, of_action, td_target
 from adaptax.networks.critics import ActionValues
 from adaptax.sampling.actor import Actor
 from adaptax.sampling.exploration import EpsilonGreedyActor
 from adaptax.sampling.sampler import Sampler
 
-OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": ADAM}
+OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": optax.adam}
 
 
 @dataclass(frozen=True)

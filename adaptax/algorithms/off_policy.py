@@ -18,7 +18,7 @@ from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.products import product_options
 from adaptax.core.spec import EnvSpec
-from adaptax.functional.minibatches import Figures, Schedule
+from adaptax.functional.minibatches import Figures, MakeOptimizer, Schedule, clipped, learning_rate
 from adaptax.functional.q_learning import averaged
 from adaptax.sampling.actor import Actor, UniformActor
 from adaptax.sampling.episodic import episode_metrics
@@ -260,6 +260,17 @@ def _steps(
     batches = replace(batches, reward=reward_scale * batches.reward)
     learner, figures = jax.lax.scan(step, learner, batches)
     return learner, jax.tree.map(jnp.mean, figures)
+
+
+def optimizer(
+    config: OffPolicyConfig, make: MakeOptimizer = optax.adam
+) -> optax.GradientTransformation:
+    """What `make` gives for the learning rate, with the clip.
+
+    Adam has the epsilon of its paper, 1e-8 (Kingma and Ba 2015): with the 1e-5 of PPO2 and Pyrado
+    the small gradients of a policy that critics teach move it too little.
+    """
+    return clipped(make(learning_rate(config, 1)), config.max_grad_norm)
 
 
 def descended(

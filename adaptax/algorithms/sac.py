@@ -23,6 +23,7 @@ from adaptax.algorithms.off_policy import (
     descended,
     fresh_learner,
     fresh_state,
+    optimizer,
     reset_state,
     updated_target,
 )
@@ -30,7 +31,7 @@ from adaptax.core.batch import PyTree, Transitions
 from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import ActionSpace, Discrete, EnvSpec, MultiDiscrete
-from adaptax.functional.minibatches import Figures, optimizer
+from adaptax.functional.minibatches import Figures
 from adaptax.functional.q_learning import (
     ensemble_loss,
     of_action,

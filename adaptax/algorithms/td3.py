@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.ddpg import DDPG, DDPGConfig, Networks
-from adaptax.algorithms.off_policy import Learner, Update, descended, updated_target
+from adaptax.algorithms.off_policy import Learner, Update, descended, optimizer, updated_target
 from adaptax.core.batch import PyTree, Transitions
 from adaptax.core.config import check_positive
-from adaptax.functional.minibatches import Figures, optimizer
+from adaptax.functional.minibatches import Figures
 from adaptax.functional.q_learning import td_target
 
 

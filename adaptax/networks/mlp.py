@@ -31,10 +31,12 @@ class ReluMLP(nn.Module):
     """Hidden layers of rectified linear units; [..., in] -> [..., hidden_sizes[-1]]."""
 
     hidden_sizes: tuple[int, ...]
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Features of the last hidden layer."""
         for size in self.hidden_sizes:
-            x = nn.relu(nn.Dense(size, dot_general=dot_general)(x))
+            layer = nn.Dense(size, kernel_init=self.kernel_init, dot_general=dot_general)
+            x = nn.relu(layer(x))
         return x

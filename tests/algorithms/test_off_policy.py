@@ -10,7 +10,7 @@ import pytest
 from small_worlds import Counter, OneState, suite_of
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.off_policy import OffPolicyConfig, updated_target
+from adaptax.algorithms.off_policy import OffPolicyConfig, optimizer, updated_target
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
@@ -114,6 +114,13 @@ def test_both_conventions_of_tau_are_one_update():
     for config in (OffPolicyConfig(polyak=0.995), OffPolicyConfig(tau=0.005)):
         moved = updated_target(config, 1, np.zeros(2), np.ones(2))
         np.testing.assert_allclose(moved, 0.005, rtol=1e-5)
+
+
+def test_small_gradients_move_parameters_as_far_as_large_ones():
+    """Adam's first step is lr g / (|g| + eps), by the 1e-8 of its paper."""
+    step, grads = optimizer(OffPolicyConfig(lr=0.1)), np.array([1.0, -1e-6], np.float32)
+    moved, _ = step.update(grads, step.init(grads))
+    np.testing.assert_allclose(moved, [-0.1, 0.1 / 1.01], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
