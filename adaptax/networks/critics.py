@@ -1,7 +1,7 @@
 """What algorithms that learn from replay are made of: action values, and policies that they teach.
 
-Hidden layers are rectified linear units. Weights start as in PyTorch, whose layers are those of
-the published results: uniform within 1 / sqrt(inputs), a third of Flax's variance.
+Hidden layers are rectified linear units. Weights start as PyTorch's do, uniform within
+1 / sqrt(inputs), which is a third of the variance of Flax's (LeCun et al. 1998).
 """
 
 from __future__ import annotations
