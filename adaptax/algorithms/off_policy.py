@@ -18,7 +18,8 @@ from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.products import product_options
 from adaptax.core.spec import EnvSpec
-from adaptax.functional.minibatches import Figures, MakeOptimizer, Schedule, clipped, learning_rate
+from adaptax.functional import minibatches
+from adaptax.functional.minibatches import Figures, MakeOptimizer, Schedule
 from adaptax.functional.q_learning import averaged
 from adaptax.sampling.actor import Actor, UniformActor
 from adaptax.sampling.episodic import episode_metrics
@@ -265,12 +266,11 @@ def _steps(
 def optimizer(
     config: OffPolicyConfig, make: MakeOptimizer = optax.adam
 ) -> optax.GradientTransformation:
-    """What `make` gives for the learning rate, with the clip.
+    """Adam with the epsilon of its paper, 1e-8 (Kingma and Ba 2015), or what `make` gives.
 
-    Adam has the epsilon of its paper, 1e-8 (Kingma and Ba 2015): with the 1e-5 of PPO2 and Pyrado
-    the small gradients of a policy that critics teach move it too little.
+    With the 1e-5 of PPO2 and Pyrado SAC learns more slowly (docs/off-policy.md, departures).
     """
-    return clipped(make(learning_rate(config, 1)), config.max_grad_norm)
+    return minibatches.optimizer(config, make=make)
 
 
 def descended(

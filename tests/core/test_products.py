@@ -57,7 +57,14 @@ def layer_gradients(rows, outputs, *, networks=None, **settings):
 
 @pytest.mark.parametrize(
     ("rows", "outputs", "networks"),
-    [((), 80, None), ((5,), 80, None), ((300,), 3, None), ((2, 150), 80, None), ((300,), 80, 2)],
+    [
+        ((), 80, None),
+        ((5,), 80, None),
+        ((300,), 3, None),
+        ((2, 150), 80, None),
+        ((4000,), 80, None),
+        ((300,), 80, 2),
+    ],
 )
 def test_gradients_are_those_of_the_plain_layer(rows, outputs, networks):
     plain = layer_gradients(rows, outputs, networks=networks)
