@@ -11,7 +11,11 @@ from adaptax.algorithms.registry import find_algorithm
 from adaptax.experiment.evaluator import Evaluator
 
 MARGIN = 2.0
-"""Return above NOP's -20.5 after 40 iterations; measured 3.4 to 4.2 over four seeds."""
+"""Return above NOP's -20.5 after 40 iterations.
+
+Measured: 3.4 to 4.2 over four seeds of those on policy, 3.4 or more over six to twelve of DQN,
+DDPG, TD3 and SAC.
+"""
 
 
 def held_out_return(entry, suite, num_iterations: int) -> float:
