@@ -61,7 +61,7 @@ docs: $(DOCS_STAMP) ## Reference from the code, and the site in build/site, any 
 
 bench: $(STAMP) ## Speed, side by side
 	$(BIN)/python benchmarks/sampling.py
-	$(BIN)/python benchmarks/metaworld.py
+	$(BIN)/python benchmarks/metaworld_speed.py
 
 bench-peers: ## What benchmarks compare with, in .venv-peers
 	$(PYTHON) -m venv .venv-peers

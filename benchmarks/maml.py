@@ -27,7 +27,7 @@ from turns import median_milliseconds, write_report
 
 from adaptax.core.devices import make_every_core_a_device, over_devices
 from adaptax.core.memory import keep_freed_memory
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.sampling.sampler import Sampler
 

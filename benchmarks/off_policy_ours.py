@@ -28,11 +28,11 @@ def our_algorithm(case: Case, spec: Any) -> Any:
     """
     cycle = 50 if case.train_freq == 1 else case.train_freq
     settings: dict[str, Any] = {
-        "min_steps": cycle,
+        "num_steps": cycle,
         "num_cycles": max(1000 // cycle, 1),
         "num_updates": cycle * case.gradient_steps // case.train_freq,
         "memory_size": case.buffer_size,
-        "num_init_memory_steps": case.learning_starts,
+        "num_initial_steps": case.learning_starts,
         "batch_size": case.batch_size,
         "discount": case.gamma,
         "tau": case.tau,
@@ -41,7 +41,7 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         "max_grad_norm": None,
     }
     if case.algorithm == "sac":
-        settings["ent_coeff_init"] = 1.0
+        settings["init_temperature"] = 1.0
     if case.action_noise is not None:
         settings["noise_std"] = case.action_noise
     if case.algorithm == "dqn":
@@ -51,10 +51,10 @@ def our_algorithm(case: Case, spec: Any) -> Any:
             "optimizer": "adam",
             "max_grad_norm": 10.0,
             "n_step": 1,
-            "eps_final": case.exploration_final_eps,
-            "eps_schedule_gamma": max(1 - 2 / num_iterations, 0.0),
+            "final_epsilon": case.exploration_final_eps,
+            "epsilon_decay": max(1 - 2 / num_iterations, 0.0),
             # Theirs copies every 10 environment steps: once before each block of updates.
-            "target_update_intvl": settings["num_updates"],
+            "target_update_interval": settings["num_updates"],
         }
     return make_algorithm(case.algorithm, spec, **settings)
 

@@ -104,19 +104,19 @@ def our_algorithm(case: Case, spec: Any) -> Any:
 
     shared = {
         "num_lanes": case.n_envs,
-        "min_steps": case.n_envs * case.n_steps,
+        "num_steps": case.n_envs * case.n_steps,
         "discount": case.gamma,
         "gae_lambda": case.gae_lambda,
         "lr": case.learning_rate,
         "entropy_coeff": case.ent_coef,
-        "vfcn_coeff": 2 * case.vf_coef,
+        "value_coeff": 2 * case.vf_coef,
         "max_grad_norm": case.max_grad_norm,
-        "use_empirical_returns": False,
+        "monte_carlo_returns": False,
         "batch_size": case.batch_size or case.n_envs * case.n_steps,
     }
     if case.algorithm == "a2c":
         return make_algorithm("a2c", spec, **shared, standardizer="none")
-    clipped = {"eps_clip": case.clip_range, "num_epoch": case.n_epochs, "clip_value": False}
+    clipped = {"clip_range": case.clip_range, "num_epochs": case.n_epochs, "clip_value": False}
     return make_algorithm("ppo2", spec, **shared, **clipped)
 
 

@@ -22,13 +22,13 @@ from adaptax.sampling.sampler import Sampler
 ROOT = Path(__file__).parent.parent
 SEEDS = range(5)
 TOTAL_STEPS, NUM_BINS = 100_000, 25
-PPO = {"num_lanes": 8, "min_steps": 1024, "batch_size": 128, "num_epoch": 10, "lr": 1e-3}
+PPO = {"num_lanes": 8, "num_steps": 1024, "batch_size": 128, "num_epochs": 10, "lr": 1e-3}
 SETTINGS: dict[str, dict[str, Any]] = {
     "reinforce": {},
-    "a2c": {"num_lanes": 16, "min_steps": 512, "batch_size": 512, "lr": 1e-3},
+    "a2c": {"num_lanes": 16, "num_steps": 512, "batch_size": 512, "lr": 1e-3},
     "ppo": PPO,
     "ppo2": PPO,
-    "trpo": {"num_lanes": 8, "min_steps": 1024, "lr": 1e-3},
+    "trpo": {"num_lanes": 8, "num_steps": 1024, "lr": 1e-3},
 }
 
 

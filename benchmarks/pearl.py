@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.pearl import PEARL, State
-from adaptax.core.batch import Rollout
+from adaptax.algorithms.meta.pearl import PEARL, State
+from adaptax.core.experience import Rollout
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.build import make_algorithm, make_suite
 
@@ -61,7 +61,7 @@ def flop_of_a_step(algorithm: PEARL) -> int:
     encoder = (algorithm.networks.token_size, *config.encoder_hidden_sizes)
     layers = [
         *pairwise(encoder),
-        (encoder[-1], (1 + config.use_information_bottleneck) * config.latent_dim),
+        (encoder[-1], (1 + config.information_bottleneck) * config.latent_size),
     ]
     token = 2 * (3 * sum(i * o for i, o in layers) - layers[0][0] * layers[0][1])
     return config.meta_batch_size * (config.batch_size * rows + config.mini_context * token)
@@ -91,7 +91,7 @@ def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str
     flop: dict[str, int] = {}
     for critic in ("twin_target", "value"):
         algorithm: Any = make_algorithm(
-            "pearl", suite.spec, critic=critic, num_updates=num_updates, replay_buffer_size=2000
+            "pearl", suite.spec, critic=critic, num_updates=num_updates, buffer_size=2000
         )
         state = filled(algorithm)
         work[critic] = lambda a=algorithm, s=state: a._learn(s, 100, jax.random.key(1))[0]

@@ -21,10 +21,10 @@ from sampling import Work, measure, policy_actor, sampler
 from slow_env import STEP_SECONDS, SlowEnv
 
 from adaptax.core.spec import Continuous
-from adaptax.envs.gym_pool import gym_suite
+from adaptax.envs.pools.gym import gym_suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 JAX_LANES, JAX_STEPS = 4096, 128

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from adaptax.envs.task import Suite
-from adaptax.experiment import bandit_players as bandits
-from adaptax.experiment import mdp_players as mdps
+from players import bandit_players as bandits
+from players import mdp_players as mdps
+
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 
 
@@ -31,7 +32,7 @@ class Cell:
     def rl2(self, *, first: bool = False) -> dict[str, Any]:
         """All settings of rl2-ppo: the step size falls to 0 at the end of training."""
         settings = {**RL2, **self.algorithm}
-        settings["lr_scheduler_steps"] = self.num_iterations * settings["num_epochs"]
+        settings["lr_schedule_steps"] = self.num_iterations * settings["num_epochs"]
         return {**settings, **(self.first if first else {})}
 
     def make_suite(self) -> Suite:
@@ -60,12 +61,12 @@ RL2: dict[str, Any] = {
     "num_epochs": 4,
     "num_minibatches": 8,
     "lr": 2e-3,
-    "lr_scheduler": "linear",
+    "lr_schedule": "linear",
     # Errors of the value are around a twentieth, advantages around 1.
     "value_coeff": 10.0,
     # With 0.02, 5 arms and 10 pulls ended 0.3 % higher by the mode than with none.
     "entropy_method": "regularized",
-    "policy_ent_coeff": 0.005,
+    "entropy_coeff": 0.005,
     # A trial ends by itself, and all of its rewards count alike.
     "discount": 1.0,
     "gae_lambda": 0.95,
@@ -77,16 +78,16 @@ EXPLORING: dict[str, Any] = {
     **MANY_TRIALS,
     # With 0.005 from first to last, 10 arms and 100 pulls stay 3.5 % below Gittins from 20 million
     # steps on: the policy settles on the first good arm before it has learned to look further.
-    "policy_ent_coeff": 0.05,
-    "ent_scheduler": "linear",
+    "entropy_coeff": 0.05,
+    "entropy_schedule": "linear",
 }
 """Where there is much to explore, and pulls enough for it to pay."""
 ASSOCIATING: dict[str, Any] = {
     "cell": "fast-weights",
     "gae_lambda": 0.97,
     # With 0.01, 25 episodes ended at 435: it is chance that finds out what exploring is worth.
-    "policy_ent_coeff": 0.05,
-    "ent_scheduler": "linear",
+    "entropy_coeff": 0.05,
+    "entropy_schedule": "linear",
     "lr": 1.5e-3,
 }
 """Where something is to be remembered of each of many states."""
@@ -108,9 +109,9 @@ CELLS = {
     "bandit-50x100": bandit_cell(
         50,
         100,
-        {**EXPLORING, "lr": 1e-3, "policy_ent_coeff": 0.01},
+        {**EXPLORING, "lr": 1e-3, "entropy_coeff": 0.01},
         num_iterations=300,
-        first={"lr": 2e-3, "policy_ent_coeff": 0.05, "lr_scheduler_steps": 2800},
+        first={"lr": 2e-3, "entropy_coeff": 0.05, "lr_schedule_steps": 2800},
         num_first_iterations=700,
     ),
     "bandit-5x500": bandit_cell(5, 500, EXPLORING, required=False),
@@ -119,11 +120,11 @@ CELLS = {
     "mdp-10": mdp_cell(10, {}),
     "mdp-25": mdp_cell(
         25,
-        {"policy_ent_coeff": 0.03},
+        {"entropy_coeff": 0.03},
         # With 1,000 the interval of the lead on the best player is as wide as the lead itself.
         num_test_tasks=4_000,
         num_iterations=600,
-        first={**MYOPIC, "lr_scheduler_steps": 800},
+        first={**MYOPIC, "lr_schedule_steps": 800},
     ),
     "mdp-50": mdp_cell(50, {}, required=False),
     "mdp-75": mdp_cell(75, {}, required=False),

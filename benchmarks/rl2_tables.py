@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 from meta_runs import estimate
+from players import bandit_players as bandits
+from players import mdp_players as mdps
 from rl2_cells import CELLS, GRIDS, REQUIRED, Cell
 from rl2_page import markdown, tuned_markdown
 
 from adaptax.core.rng import named_generator
-from adaptax.envs.task import Suite
-from adaptax.experiment import bandit_players as bandits
-from adaptax.experiment import mdp_players as mdps
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import load_run, make_algorithm
 from adaptax.experiment.logger import PROGRESS, read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig

@@ -24,10 +24,10 @@ from mujoco.rollout import Rollout
 from turns import write_report
 
 from adaptax.core.spec import Continuous
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
-from adaptax.networks.policies import MLPPolicy
-from adaptax.sampling.actor import PolicyActor
+from adaptax.networks.heads import MLPPolicy
+from adaptax.sampling.actors import PolicyActor
 from adaptax.sampling.sampler import Sampler
 
 LANES = (16, 64, 256, 400)

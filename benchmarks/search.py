@@ -92,7 +92,7 @@ def cart_pole(seconds: float) -> list[dict[str, Any]]:
     rows = []
     for num in CANDIDATES:
         contenders = {
-            "ours": iterations("cartpole", "cma-es", n_samples=num),
+            "ours": iterations("cartpole", "cma-es", population_size=num),
             "pycma and Gymnasium": python_loop(num),
         }
         rates = measure(contenders, seconds)
@@ -109,7 +109,7 @@ def cart_pole(seconds: float) -> list[dict[str, Any]]:
 def half_cheetah(seconds: float) -> dict[str, Any]:
     """Environment steps a second."""
     num = HALF_CHEETAH_CANDIDATES
-    ours = iterations("half-cheetah", "cem", in_steps=True, n_samples=num)
+    ours = iterations("half-cheetah", "cem", in_steps=True, population_size=num)
     rates = measure({"ours": ours, "native": native(num)}, seconds)
     share = rates["ours"] / rates["native"]
     print(
@@ -128,7 +128,7 @@ def particles(seconds: float) -> list[dict[str, Any]]:
     """
     rows = []
     for num_steps in PARTICLE_STEPS:
-        inner = {"num_lanes": 16, "min_steps": num_steps, "batch_size": num_steps}
+        inner = {"num_lanes": 16, "num_steps": num_steps, "batch_size": num_steps}
         contenders = {
             f"{n} particles": iterations("pendulum", "svpg", num_particles=n, particle=inner)
             for n in (1, NUM_PARTICLES)

@@ -28,9 +28,9 @@ import psutil
 SETTINGS = {
     "sac": [
         *("--algorithm.memory-size", "20000"),
-        *("--algorithm.num-init-memory-steps", "2000"),
+        *("--algorithm.num-initial-steps", "2000"),
         *("--algorithm.num-cycles", "4"),
-        *("--algorithm.min-steps", "100"),
+        *("--algorithm.num-steps", "100"),
         *("--algorithm.num-updates", "25"),
         *("--algorithm.hidden-sizes", "64", "64"),
     ],

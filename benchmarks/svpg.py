@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from adaptax.algorithms.a2c import A2C, A2CConfig
-from adaptax.algorithms.on_policy import State
-from adaptax.algorithms.svpg import SVPG, SVPGConfig, particle_state
-from adaptax.envs.task import Suite
+from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
+from adaptax.algorithms.on_policy.family import State
+from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.provenance import provenance
@@ -37,7 +37,7 @@ NUM_POLICIES = 8
 LEARNING_RATES = (1e-3, 3e-3, 1e-2)
 INNER = {
     "num_lanes": 16,
-    "min_steps": 320,
+    "num_steps": 320,
     "batch_size": 320,
     "hidden_sizes": (32,),
     "discount": 0.9,

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.provenance import provenance
 
 WARM_UP = 2

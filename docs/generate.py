@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from adaptax.algorithms.registry import ALGORITHMS
+from adaptax.envs.registry import SUITES
 from adaptax.experiment.evaluator import EvaluatorConfig
-from adaptax.experiment.suites import SUITES
 from adaptax.experiment.trainer import TrainerConfig
 
 REFERENCE = Path(__file__).parent / "reference.md"

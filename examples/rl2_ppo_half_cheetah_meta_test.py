@@ -24,7 +24,7 @@ def main(
         "rl2-ppo",
         suite.spec,
         meta_batch_size=meta_batch_size,
-        episodes_per_trial=4,
+        num_episodes=4,
         discount=0.99,
         gae_lambda=0.95,
         clip_range=0.2,
@@ -32,7 +32,7 @@ def main(
         num_minibatches=1,
         hidden_size=64,
         entropy_method="max",
-        policy_ent_coeff=0.02,
+        entropy_coeff=0.02,
         stop_entropy_gradient=True,
         center_adv=False,
     )

@@ -13,7 +13,7 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 def main(
     num_iterations: int = 200,
     meta_batch_size: int = 10,
-    episodes_per_trial: int = 10,
+    num_episodes: int = 10,
     horizon: int = 500,
     seed: int = 1,
     run_dir: str = "runs/rl2-ppo-ml10",
@@ -24,7 +24,7 @@ def main(
         "rl2-ppo",
         suite.spec,
         meta_batch_size=meta_batch_size,  # a multiple of the ten training classes
-        episodes_per_trial=episodes_per_trial,
+        num_episodes=num_episodes,
         discount=0.99,
         gae_lambda=0.95,
         clip_range=0.2,
@@ -32,11 +32,11 @@ def main(
         num_minibatches=1,
         hidden_size=64,
         entropy_method="max",
-        policy_ent_coeff=0.02,
+        entropy_coeff=0.02,
         stop_entropy_gradient=True,
         center_adv=False,
     )
-    protocol = EvaluatorConfig(num_tasks=5, num_episodes=episodes_per_trial, num_test_episodes=1)
+    protocol = EvaluatorConfig(num_tasks=5, num_episodes=num_episodes, num_test_episodes=1)
     config = TrainerConfig(
         run_dir,
         seed=seed,

@@ -21,7 +21,7 @@ def main(
         "rl2-trpo",
         suite.spec,
         meta_batch_size=meta_batch_size,
-        episodes_per_trial=4,
+        num_episodes=4,
         discount=0.99,
         gae_lambda=0.98,
         num_minibatches=1,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from adaptax.algorithms.registry import find_algorithm
+from adaptax.envs.registry import find_suite
 from adaptax.experiment.cli import COMMANDS
-from adaptax.experiment.suites import find_suite
 from adaptax.experiment.trainer import TrainerConfig
 
 PAGE = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text()
@@ -83,8 +83,8 @@ def test_what_a_row_names_exists(row):
 
 def test_what_does_not_exist_is_noticed():
     for token in (
-        "adaptax.algorithms.cem.CEN",
-        "adaptax.algorithms.cem.CEMConfig.n_sample",
+        "adaptax.algorithms.search.cem.CEN",
+        "adaptax.algorithms.search.cem.CEMConfig.n_sample",
         "adaptax trai nop point-goal",
         "adaptax train nap point-goal",
         "--sed",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS
-from adaptax.experiment.suites import SUITES
+from adaptax.envs.registry import SUITES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

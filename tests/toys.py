@@ -10,18 +10,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from small import SMALL, SMALL_SUITE
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import AlgorithmEntry
-from adaptax.core.batch import PyTree, Rollout
+from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
-from adaptax.envs.jax_pool import JaxPool, JaxStep
-from adaptax.envs.task import Suite, TaskList, TaskRange
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskList, TaskRange
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
-from adaptax.sampling.actor import Actor
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 EVALUATION = EvaluatorConfig(num_tasks=20)
@@ -79,13 +81,13 @@ def cliff_suite(num_test_tasks: int = 20, **settings: Any) -> Suite:
 
 
 def point_suite(entry: AlgorithmEntry | None = None) -> Suite:
-    """`point-goal`, whose episodes all last 20 steps: what `AlgorithmEntry.small` is made for."""
-    return make_suite("point-goal", **({} if entry is None else entry.small_suite))
+    """`point-goal`, whose episodes all last 20 steps: what `small.SMALL` is made for."""
+    return make_suite("point-goal", **({} if entry is None else SMALL_SUITE.get(entry.name, {})))
 
 
 def small_agent(entry: AlgorithmEntry, suite: Suite) -> Algorithm:
-    """An algorithm with the settings of `AlgorithmEntry.small`."""
-    return make_algorithm(entry.name, suite.spec, **entry.small)
+    """An algorithm with the settings of `small.SMALL`."""
+    return make_algorithm(entry.name, suite.spec, **SMALL.get(entry.name, {}))
 
 
 def train_sampler(suite: Suite, seed: int = 0) -> Sampler:
@@ -156,4 +158,4 @@ def flags(config: Any, room: str) -> list[str]:
 
 def suite_flags(entry: AlgorithmEntry) -> list[str]:
     """The command line's flags that turn `point-goal` into what `point_suite` gives."""
-    return flags(point_suite(entry).config, "suite") if entry.small_suite else []
+    return flags(point_suite(entry).config, "suite") if SMALL_SUITE.get(entry.name, {}) else []

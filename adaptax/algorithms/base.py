@@ -1,44 +1,65 @@
-"""What an algorithm is: pure state, one verb for the trainer and one more for the evaluator."""
+"""What an algorithm is: `collect` says what to do in the world, `update` learns from what came of it.
+
+A third verb, `adapt`, is the evaluator's.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import cache, partial
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 import jax
 import numpy as np
 
-from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_finite_numbers
+from adaptax.core.devices import over_devices
 from adaptax.core.errors import NotFinite
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec, check_task_count
-from adaptax.functional.returns import episode_index, episode_sums
-from adaptax.sampling.actor import Actor
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
+State = TypeVar("State")
+Data = TypeVar("Data")
 Metrics = dict[str, Any]
 """Figures of one iteration by name, each a number."""
 
 
-class Algorithm(ABC):
-    """Everything learned is the state, one pytree; the object itself never changes."""
+class Algorithm(ABC, Generic[State, Data]):
+    """Everything learned is the state, one pytree; the object itself never changes.
+
+    Two algorithms of one class with equal settings are equal, and share what is compiled.
+    """
 
     name: ClassVar[str]
     """What the command line and run directories call it."""
-    trained_episodes: int | None = None
-    """Episodes in a row on one task that it is trained on; None where that is no matter."""
-    lanes_per_task: int = 1
-    """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
+    traceable: ClassVar[bool] = True
+    """Whether `update` can be compiled; else it runs as it stands."""
+    in_place: ClassVar[tuple[str, ...]] = ()
+    """Fields of the state whose memory an update takes over, so that large arrays are written in
+    place; the state that was given loses them."""
+    data_by_task: ClassVar[bool] = False
+    """Whether all leaves of the data are [M, ...], so that devices can share out the tasks."""
+    finite_metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics of an update that must be finite, where it has them."""
     may_be_infinite: ClassVar[tuple[str, ...]] = ()
     """Leaves of the state that may hold infinity or NaN, by the end of their path; in all others
     the trainer takes them for a fault."""
     task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
+    trained_episodes: int | None = None
+    """Episodes in a row on one task that it is trained on; None where that is no matter."""
+    lanes_per_task: int = 1
+    """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
+    num_cycles: int = 1
+    """Cycles of an iteration, each of one `collect` and one `update`."""
 
-    def __init__(self, config: Any, spec: EnvSpec) -> None:
-        self.config, self.spec = config, spec
+    def __init__(self, config: Any, spec: EnvSpec, networks: Any = None) -> None:
+        """`networks` None stands for those that the config describes."""
+        self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
             check_finite_numbers(config, "algorithm")
         for name in self.task_counts:
@@ -47,20 +68,24 @@ class Algorithm(ABC):
                 check_task_count(number, spec.num_classes, name)
 
     @abstractmethod
-    def init(self, key: jax.Array) -> PyTree:
+    def init(self, key: jax.Array) -> State:
         """The state before training."""
 
     @abstractmethod
-    def iteration(self, state: PyTree, sampler: Sampler) -> tuple[PyTree, Metrics]:
-        """Collect and update once."""
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Interaction: on which tasks, in how many lanes, for how long, and what to keep of it."""
 
     @abstractmethod
-    def actor(self, state: PyTree, *, deterministic: bool = False) -> Actor:
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """What is learned from the data, and figures; a pure function of arrays."""
+
+    @abstractmethod
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """An actor that knows nothing of its task yet."""
 
     def adapt(
         self,
-        state: PyTree,
+        state: State,
         actor: Actor,
         history: Sequence[Rollout],
         *,
@@ -72,24 +97,70 @@ class Algorithm(ABC):
         """
         return actor
 
+    @final
+    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
+        """`num_cycles` times collect and update; figures are means over the cycles.
 
-def return_metrics(rollout: Rollout, num_episodes: int) -> Metrics:
-    """Mean undiscounted return of the first `num_episodes` episodes in a lane, and of each.
+        Raises NotFinite where one of `finite_metrics` is not.
+        """
+        cycles: list[Metrics] = []
+        for _ in range(self.num_cycles):
+            data = self.collect(state, sampler)
+            state, metrics = updated(self, state, data)
+            cycles.append(metrics)
+        metrics = cycles[0] if len(cycles) == 1 else _means(cycles)
+        check_finite(metrics, *(name for name in self.finite_metrics if name in metrics))
+        return state, metrics
 
-    `return` averages over episodes, `return/episode_K` over lanes, K = 1 the first in a lane;
-    episodes cut by the rollout's end do not count.
-    """
-    ends = np.asarray(rollout.terminated | rollout.truncated)
-    index = episode_index(np.asarray(rollout.terminated), np.asarray(rollout.truncated))
-    sums = episode_sums(np.asarray(rollout.reward), index, np.asarray(rollout.valid), num_episodes)
-    complete = ends.sum(-1)[..., None] > np.arange(num_episodes)
-    counts = complete.sum((0, 1))
-    totals = np.where(complete, sums, 0.0).sum((0, 1))
-    metrics: Metrics = {"return": float(totals.sum() / counts.sum()) if counts.sum() else None}
-    if num_episodes > 1:
-        means = {k: t / c for k, (t, c) in enumerate(zip(totals, counts, strict=True), 1) if c}
-        metrics |= {f"return/episode_{k}": float(mean) for k, mean in means.items()}
-    return metrics
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """Options of the compiler for `update`."""
+        return {}
+
+    def _identity(self) -> tuple[Any, ...]:
+        return type(self), self.config, self.spec, self.networks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Algorithm) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+
+def updated(algorithm: Algorithm[State, Data], state: State, data: Data) -> tuple[State, Metrics]:
+    """What `algorithm.update` gives, compiled if it can be."""
+    if not algorithm.traceable:
+        return algorithm.update(state, data)
+    parts = {name: getattr(state, name) for name in algorithm.in_place}
+    rest = _without(state, parts)
+    run = partial(_compiled(tuple(algorithm.compiler_options.items())), algorithm, parts)
+    if algorithm.data_by_task:
+        result: tuple[State, Metrics] = over_devices(run, rest, data)
+        return result
+    return run(rest, data)
+
+
+def _without(state: Any, parts: Mapping[str, Any]) -> Any:
+    return replace(state, **dict.fromkeys(parts)) if parts else state
+
+
+@cache
+def _compiled(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+    """The program of an update; one for all algorithms with these compiler options."""
+
+    def run(
+        algorithm: Algorithm[Any, Any], parts: dict[str, Any], rest: Any, data: Any
+    ) -> tuple[Any, Metrics]:
+        return algorithm.update(replace(rest, **parts) if parts else rest, data)
+
+    return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+
+
+def _means(cycles: Sequence[Metrics]) -> Metrics:
+    """Each figure's mean over the cycles that have it."""
+    names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
+    columns = {name: [float(m[name]) for m in cycles if name in m] for name in names}
+    return {name: float(np.mean(column)) for name, column in columns.items()}
 
 
 def check_finite(figures: Mapping[str, Any], *names: str) -> None:

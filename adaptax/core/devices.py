@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 
 
 def make_every_core_a_device() -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 
 
 def not_finite(tree: PyTree) -> list[str]:

@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.batch import PyTree
 from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
+from adaptax.core.experience import PyTree
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"

@@ -20,8 +20,9 @@ import numpy as np
 
 from adaptax.core.config import from_dict
 from adaptax.core.errors import check, unknown_name
-from adaptax.envs.locomotion import ant, half_cheetah, hopper, humanoid, swimmer, walker
-from adaptax.envs.task import Suite, Task
+from adaptax.envs.suite import Suite
+from adaptax.envs.suites.locomotion import ant, half_cheetah, hopper, humanoid, swimmer, walker
+from adaptax.envs.task import Task
 
 NAMESPACE, VERSION = "adaptax", "v1"
 NO_HORIZON = 2**31 - 1

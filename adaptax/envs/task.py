@@ -1,9 +1,7 @@
-"""Tasks, where they come from, and suites that put tasks and environments together."""
+"""Tasks and where they come from."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,8 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from adaptax.core.errors import check
-from adaptax.core.spec import EnvSpec, check_task_count
-from adaptax.envs.pool import Pool
+from adaptax.core.spec import check_task_count
 
 Params = Mapping[str, Any]
 
@@ -149,29 +146,3 @@ class TaskRange:
     ) -> tuple[Task, ...]:
         """Draw n tasks; drawn from a continuum, none repeats whatever `replace` says."""
         return tuple(Task(self.name, -1, self.draw(rng)) for _ in range(n))
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A family of tasks with its environment: what `train` trains on and `evaluate` tests on."""
-
-    name: str
-    spec: EnvSpec
-    train: TaskDistribution
-    test: TaskDistribution
-    """Held out: never seen in training."""
-    make_pool: Callable[[int], Pool]
-    """`make_pool(num_slots)` makes a pool of so many environments."""
-    max_slots: int | None = None
-    """Environments that a pool should not exceed, where they take much memory."""
-    config: Any = None
-    """The settings that it was made with, a dataclass; None for a person's own suite."""
-
-    def task_set_hash(self) -> str:
-        """Twelve hex digits that tell whether two runs used the same tasks."""
-        listed = [
-            None if d.tasks is None else [task.plain() for task in d.tasks]
-            for d in (self.train, self.test)
-        ]
-        text = json.dumps([self.name, listed], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]

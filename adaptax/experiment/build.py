@@ -12,8 +12,8 @@ from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import check_finite_numbers, from_dict
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.task import Suite
-from adaptax.experiment.suites import find_suite
+from adaptax.envs.registry import find_suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 PLACES = ("num_workers", "num_ray_actors")

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def list_command(args: list[str]) -> None:
     """`adaptax list`."""
     from adaptax.algorithms.registry import ALGORITHMS
-    from adaptax.experiment.suites import SUITES
+    from adaptax.envs.registry import SUITES
 
     options = parse(ListArgs, args, "adaptax list")
     rows = {
@@ -87,7 +87,7 @@ def list_command(args: list[str]) -> None:
 def train_command(args: list[str]) -> None:
     """`adaptax train`."""
     from adaptax.algorithms.registry import find_algorithm
-    from adaptax.experiment.suites import find_suite
+    from adaptax.envs.registry import find_suite
 
     names = [arg for arg in args[:2] if not arg.startswith("-")]
     if len(names) < 2:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 

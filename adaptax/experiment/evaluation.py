@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.core.batch import Rollout
+from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
 from adaptax.experiment.packaged_protocol import packaged_success
 from adaptax.experiment.statistics import bootstrap_interval, stratified_bootstrap_interval

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
+from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import check_task_count
-from adaptax.envs.task import Suite, Task
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Task
 from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.sampling.sampler import Sampler
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from adaptax.core.compilation import processor_lines
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 
 PACKAGES = (
     *("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy"),

@@ -9,14 +9,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.core.batch import PyTree
 from adaptax.core.config import to_dict
 from adaptax.core.errors import DiskError, NotFinite, SnapshotError
+from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
-from adaptax.envs.task import Suite
+from adaptax.envs.suite import Suite
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
@@ -195,7 +197,7 @@ class Trainer:
                 f"the update left NaN or infinity in {wrong[0]}"
                 + (f" and {len(wrong) - 1} more leaves of the state" if wrong[1:] else "")
             )
-        metrics = {**metrics, **self._sampler.success.take()}
+        metrics = {**self._sampler.statistics.take(), **metrics}
         return state, {f"train/{name}": _number(value) for name, value in metrics.items()}
 
     def _skip(self, error: NotFinite) -> Metrics:
@@ -269,4 +271,7 @@ class Trainer:
 
 
 def _number(value: Any) -> Any:
-    return value if value is None or isinstance(value, int) else float(value)
+    """A figure as the log keeps it: None where there is none."""
+    if value is None or isinstance(value, int):
+        return value
+    return None if np.isnan(value) else float(value)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.core.batch import Rollout
 from adaptax.core.config import check_positive
 from adaptax.core.errors import AdaptaxError, check
-from adaptax.envs.pool import Pool, StepResult
+from adaptax.core.experience import Rollout
+from adaptax.envs.pools.pool import Pool, StepResult
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
 from adaptax.sampling.sampler import Sampler

@@ -36,10 +36,10 @@ class Belief:
         return 0.5 * jnp.sum(terms, axis=-1)
 
 
-def prior(latent_dim: int, *, known: bool = False) -> Belief:
+def prior(latent_size: int, *, known: bool = False) -> Belief:
     """What is believed without context: N(0, 1), or that z = 0 where beliefs know their z; [L]."""
-    mean = jnp.zeros(latent_dim)
-    return Belief(mean, mean if known else jnp.ones(latent_dim))
+    mean = jnp.zeros(latent_size)
+    return Belief(mean, mean if known else jnp.ones(latent_size))
 
 
 def product_of_gaussians(mean: jax.Array, variance: jax.Array, valid: jax.Array) -> Belief:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 
 Objective = Callable[[PyTree], tuple[jax.Array, Any]]
 """Of parameters: what to descend, and anything besides."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 
 
 def td_target(

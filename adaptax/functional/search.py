@@ -11,19 +11,19 @@ import jax.numpy as jnp
 
 
 def search_std(
-    std: jax.Array, generation: jax.Array, extra_std: float, extra_decay_time: float
+    std: jax.Array, generation: jax.Array, extra_std: float, extra_std_generations: float
 ) -> jax.Array:
     """Deviation [D] that generation g is drawn with: s^2 = std^2 + extra_std^2 max(1 - g / G, 0).
 
-    G is `extra_decay_time`, in generations.
+    G is `extra_std_generations`, in generations.
     """
-    left = jnp.maximum(1.0 - generation / extra_decay_time, 0.0)
+    left = jnp.maximum(1.0 - generation / extra_std_generations, 0.0)
     return jnp.sqrt(jnp.square(std) + extra_std**2 * left)
 
 
-def num_elites(num_candidates: int, best_frac: float) -> int:
-    """The share `best_frac` of so many candidates, rounded down but for float noise."""
-    return int(num_candidates * best_frac + 1e-9)
+def num_elites(num_candidates: int, elite_fraction: float) -> int:
+    """The share `elite_fraction` of so many candidates, rounded down but for float noise."""
+    return int(num_candidates * elite_fraction + 1e-9)
 
 
 def ranking(scores: jax.Array) -> jax.Array:

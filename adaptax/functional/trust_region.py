@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from adaptax.core.batch import PyTree
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
+from adaptax.core.experience import PyTree
 
 Product = Callable[[jax.Array], jax.Array]
 """A symmetric matrix as what it does to a vector [D]."""

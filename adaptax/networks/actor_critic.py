@@ -8,12 +8,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 from adaptax.core.spec import ActionSpace, EnvSpec
 from adaptax.functional.distributions import Distribution
+from adaptax.networks.heads import ActionHead
+from adaptax.networks.memory.recurrent import GRU
 from adaptax.networks.mlp import MLP, dense
-from adaptax.networks.policies import ActionHead
-from adaptax.networks.recurrent import GRU
 
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation (conformance 4.1)."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from adaptax.core.batch import PyTree
+from adaptax.core.experience import PyTree
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.batch import PyTree, select
-from adaptax.sampling.actor import Actor, Extras, Memoryless
+from adaptax.core.experience import PyTree, select
+from adaptax.sampling.actors import Actor, Extras, Memoryless
 
 
 @jax.tree_util.register_dataclass

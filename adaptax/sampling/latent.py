@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.batch import PyTree, Rollout, Transitions, select
+from adaptax.core.experience import PyTree, Rollout, Transitions, select
 from adaptax.functional.belief import Belief
-from adaptax.sampling.actor import Extras
+from adaptax.sampling.actors import Extras
 
 
 @jax.tree_util.register_dataclass
@@ -72,7 +72,7 @@ def context_tokens(steps: Transitions | Rollout, *, next_obs: bool) -> jax.Array
 
 def bare(rollout: Rollout) -> Rollout:
     """The steps alone, in NumPy."""
-    return jax.tree.map(np.asarray, replace(rollout, extras={}, final_carry=None))
+    return jax.tree.map(np.asarray, replace(rollout.steps, extras={}))
 
 
 def in_a_row(rollout: Rollout) -> Rollout:

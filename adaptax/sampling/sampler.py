@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from adaptax.core.batch import PyTree, Rollout
 from adaptax.core.errors import check
+from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.rng import named_generator, named_key, stream_root
 from adaptax.core.spec import check_task_count
-from adaptax.envs.jax_pool import JaxPool
-from adaptax.envs.pool import Pool
-from adaptax.envs.ray_pool import RayPool
-from adaptax.envs.task import Suite, Task, TaskDistribution
-from adaptax.sampling.actor import Actor
-from adaptax.sampling.host_loop import Cursor, host_loop
-from adaptax.sampling.ray_loop import ray_loop
-from adaptax.sampling.scan_loop import scan_loop
-from adaptax.sampling.success import SuccessCount
+from adaptax.envs.pools.compiled import JaxPool
+from adaptax.envs.pools.pool import Pool
+from adaptax.envs.pools.ray import RayPool
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Task, TaskDistribution
+from adaptax.sampling.actors import Actor
+from adaptax.sampling.compiled_engine import scan_loop
+from adaptax.sampling.host_engine import Cursor, host_loop
+from adaptax.sampling.ray_engine import ray_loop
+from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
 
 
 class Sampler:
@@ -37,8 +39,8 @@ class Sampler:
         """Environment steps so far."""
         self.num_episodes = 0
         """Episodes ended so far."""
-        self.success = SuccessCount()
-        """Of the episodes since it was last taken; empty where the suite knows no success."""
+        self.statistics = EpisodeStatistics()
+        """Of the episodes that ended since it was last taken."""
         self._num_calls = 0
         self._num_tasks = 0
         self._cursor: Cursor | None = None
@@ -112,7 +114,7 @@ class Sampler:
     def abandon(self) -> None:
         """Drop unfinished episodes and all pools after a fault; counters go on."""
         self.close()
-        self.success.take()
+        self.statistics.take()
         self._cursor = None
 
     def save(self) -> PyTree:
@@ -155,7 +157,7 @@ class Sampler:
             obs=None,
             carry=actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1)),
             episode=np.zeros(len(slots), np.uint32),
-            succeeded=np.zeros(shape, bool),
+            unfinished=Unfinished.fresh(shape),
         )
         seeds = cursor.seeds(slots, cursor.episode)
         cursor.obs = self._pool(len(slots)).reset(slots, seeds, cursor.slot_tasks())
@@ -170,13 +172,15 @@ class Sampler:
             loop = scan_loop
         elif isinstance(pool, RayPool):
             loop = ray_loop
-        rollout, cursor = loop(pool, actor, cursor, num_steps, num_episodes)
+        rollout, after = loop(pool, actor, cursor, num_steps, num_episodes)
         ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
         self.num_steps += int(np.asarray(rollout.valid).sum())
         self.num_episodes += int(ended.sum())
-        if self.spec.has_success:
-            cursor.succeeded = self.success.add(rollout, cursor.tasks, cursor.succeeded)
-        return rollout, cursor
+        after.unfinished = self.statistics.add(rollout, cursor.tasks, cursor.unfinished)
+        rollout = replace(
+            rollout, initial_carry=cursor.carry, initial_return=cursor.unfinished.reward_sum
+        )
+        return rollout, after
 
     def _pool(self, num_slots: int) -> Pool:
         if num_slots not in self._pools:

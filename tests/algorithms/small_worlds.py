@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.spec import ActionSpace, Continuous, Discrete, EnvSpec
-from adaptax.envs.jax_pool import JaxPool, JaxStep
-from adaptax.envs.task import Suite, TaskList
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskList
 
 
 @dataclass(frozen=True)

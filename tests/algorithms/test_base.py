@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from adaptax.algorithms.base import Algorithm, check_finite, return_metrics
-from adaptax.core.batch import Rollout
 from adaptax.core.errors import NotFinite
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import Continuous, EnvSpec
 
 SPEC = EnvSpec(2, Continuous(1), horizon=3)

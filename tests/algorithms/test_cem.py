@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
-from adaptax.algorithms import cem
-from adaptax.algorithms.search import mean_actor, policy_of, score
+from adaptax.algorithms.search import cem, mean_actor, policy_of, score
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.sampling.sampler import Sampler
 
-SMALL = {"n_samples": 8, "best_frac": 0.25, "num_episodes": 2}
+SMALL = {"population_size": 8, "elite_fraction": 0.25, "num_episodes": 2}
 SUITE = point_suite()
 
 
@@ -38,7 +37,7 @@ def test_the_first_candidate_of_all_is_the_mean():
 
 
 def test_generations_are_drawn_with_the_scheduled_deviation():
-    algorithm = small_cem(n_samples=4096, init_std=0.5, extra_decay_time=100)
+    algorithm = small_cem(population_size=4096, init_std=0.5, extra_std_generations=100)
     for generation, expected in [(0, 1.118034), (50, 0.866025), (100, 0.5)]:
         mean, candidates = drawn(algorithm, generation)
         assert np.std(candidates - mean) == pytest.approx(expected, rel=0.02)
@@ -107,15 +106,15 @@ def test_the_best_ever_is_kept_beside_the_mean():
 
 
 def test_a_share_of_less_than_one_candidate_is_refused():
-    with pytest.raises(ConfigError, match=r"best_frac 0.05 of n_samples 19"):
-        small_cem(n_samples=19, best_frac=0.05)
+    with pytest.raises(ConfigError, match=r"elite_fraction 0.05 of population_size 19"):
+        small_cem(population_size=19, elite_fraction=0.05)
 
 
 @pytest.mark.parametrize(
-    ("settings", "generation"), [({"extra_std": 0.0}, 1), ({"extra_decay_time": 2}, 2)]
+    ("settings", "generation"), [({"extra_std": 0.0}, 1), ({"extra_std_generations": 2}, 2)]
 )
 def test_a_standstill_is_told_once(settings, generation, recwarn):
-    algorithm = small_cem(best_frac=0.125, **settings)
+    algorithm = small_cem(elite_fraction=0.125, **settings)
     trained(algorithm, train_sampler(SUITE), 4)
     told = [str(w.message) for w in recwarn if "cem:" in str(w.message)]
     assert len(told) == 1
@@ -141,11 +140,11 @@ def test_a_linear_policy_solves_cartpole_within_10_generations():
     algorithm = make_algorithm(
         "cem",
         suite.spec,
-        n_samples=32,
-        best_frac=6 / 32,
+        population_size=32,
+        elite_fraction=6 / 32,
         init_std=1.0,
         extra_std=0.5,
-        extra_decay_time=10,
+        extra_std_generations=10,
     )
     needed = [generations_until_solved(algorithm, suite, seed, 10) for seed in range(3)]
     assert sorted(needed)[1] <= 10  # of 20 seeds 16 do, the median in 5

@@ -10,8 +10,8 @@ from cma.sigma_adaptation import CMAAdaptSigmaCSA
 from test_cem import generations_until_solved
 from toys import fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms import cma_es
-from adaptax.algorithms.cma_es import STOPS, CMAESConfig
+from adaptax.algorithms.search import cma_es
+from adaptax.algorithms.search.cma_es import STOPS, CMAESConfig
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -46,7 +46,7 @@ def searched(cost, start, config, num_generations):
     start = np.asarray(start, np.float64)
     blank = cma_es.blank(len(start), config)
     strategy = cma_es.fresh(blank, start)
-    noise = noise_stream(len(start), config.n_samples)
+    noise = noise_stream(len(start), config.population_size)
     for _ in range(num_generations):
         asked = cma_es.ask(blank, strategy, next(noise))
         scores = np.array([-cost(x) for x in asked.candidates])
@@ -56,12 +56,12 @@ def searched(cost, start, config, num_generations):
 
 def uninterrupted(cost, start, config, num_generations):
     """The same by one pycma object that lives through all generations, told the costs."""
-    noise = noise_stream(len(start), config.n_samples)
+    noise = noise_stream(len(start), config.population_size)
     es = cma.CMAEvolutionStrategy(
         start,
-        config.sigma0,
+        config.init_std,
         {
-            "popsize": config.n_samples,
+            "popsize": config.population_size,
             "CMA_diagonal": len(start) > config.max_full_covariance,
             "AdaptSigma": CMAAdaptSigmaCSA,
             "conditioncov_alleviate": [1e8, 0],
@@ -88,7 +88,7 @@ def uninterrupted(cost, start, config, num_generations):
     ],
 )
 def test_arrays_hold_all_that_pycma_remembers(cost, size, num_generations, max_full_covariance):
-    config = CMAESConfig(n_samples=8, sigma0=0.5, max_full_covariance=max_full_covariance)
+    config = CMAESConfig(population_size=8, init_std=0.5, max_full_covariance=max_full_covariance)
     start = np.ones(size) * np.linspace(-1, 2, size)
     ours = searched(cost, start, config, num_generations)
     theirs = uninterrupted(cost, start, config, num_generations)
@@ -99,17 +99,19 @@ def test_arrays_hold_all_that_pycma_remembers(cost, size, num_generations, max_f
 
 
 @pytest.mark.parametrize(
-    ("cost", "start", "sigma0", "n_samples", "goal", "limit"),
+    ("cost", "start", "init_std", "population_size", "goal", "limit"),
     [(sphere, 3 * np.ones(10), 1.0, 10, 1e-10, 300), (rosenbrock, np.zeros(5), 0.5, 8, 1e-8, 600)],
 )
-def test_minima_are_found_within_so_many_generations(cost, start, sigma0, n_samples, goal, limit):
-    config = CMAESConfig(n_samples=n_samples, sigma0=sigma0)
+def test_minima_are_found_within_so_many_generations(
+    cost, start, init_std, population_size, goal, limit
+):
+    config = CMAESConfig(population_size=population_size, init_std=init_std)
     costs = (cost(strategy["mean"]) for strategy, _ in searched(cost, start, config, limit))
     assert any(found < goal for found in costs)  # others measured 171 to 181, and 198 to 265
 
 
 def test_a_rank_preserving_change_of_costs_changes_nothing():
-    config = CMAESConfig(n_samples=8)
+    config = CMAESConfig(population_size=8)
     plain = searched(rosenbrock, np.zeros(5), config, 40)
     bent = searched(lambda x: np.log1p(rosenbrock(x)) - 7, np.zeros(5), config, 40)
     for (one, _), (other, _) in zip(plain, bent, strict=True):
@@ -118,7 +120,7 @@ def test_a_rank_preserving_change_of_costs_changes_nothing():
 
 
 def test_a_translation_of_the_costs_translates_the_search():
-    config, shift = CMAESConfig(n_samples=8), np.linspace(-2, 2, 5)
+    config, shift = CMAESConfig(population_size=8), np.linspace(-2, 2, 5)
     plain = searched(rosenbrock, np.zeros(5), config, 40)
     moved = searched(lambda x: rosenbrock(x - shift), shift, config, 40)
     for (one, _), (other, _) in zip(plain, moved, strict=True):
@@ -127,7 +129,7 @@ def test_a_translation_of_the_costs_translates_the_search():
 
 
 def test_candidates_without_a_score_rank_last():
-    config = CMAESConfig(n_samples=8)
+    config = CMAESConfig(population_size=8)
     blank = cma_es.blank(3, config)
     asked = [cma_es.ask(blank, cma_es.fresh(blank, np.zeros(3)), np.eye(8, 3)) for _ in range(2)]
     worst, missing = np.arange(8.0), np.arange(8.0)
@@ -137,12 +139,12 @@ def test_candidates_without_a_score_rank_last():
 
 
 def test_a_flat_landscape_is_reported():
-    *_, (_, stops) = searched(flat, np.zeros(3), CMAESConfig(n_samples=8), 3)
+    *_, (_, stops) = searched(flat, np.zeros(3), CMAESConfig(population_size=8), 3)
     assert stops == {"tolflatfitness", "tolfun"}
 
 
 def test_above_so_many_parameters_only_the_diagonal_is_learned():
-    config = CMAESConfig(n_samples=4, sigma0=0.01)
+    config = CMAESConfig(population_size=4, init_std=0.01)
     full, diagonal = (cma_es.fresh(cma_es.blank(n, config), np.zeros(n)) for n in (20, 2001))
     assert full["C"].shape == full["B"].shape == (20, 20)
     assert max(x.size for x in diagonal.values()) < 16_000
@@ -154,16 +156,16 @@ def test_above_so_many_parameters_only_the_diagonal_is_learned():
 
 def test_a_full_covariance_of_many_parameters_is_warned_of():
     with pytest.warns(UserWarning, match="full covariance of 2001 parameters"):
-        cma_es.blank(2001, CMAESConfig(n_samples=4, max_full_covariance=3000))
+        cma_es.blank(2001, CMAESConfig(population_size=4, max_full_covariance=3000))
 
 
 def test_too_few_candidates_are_refused():
-    with pytest.raises(ConfigError, match="n_samples must be at least 4, not 3"):
-        CMAESConfig(n_samples=3)
+    with pytest.raises(ConfigError, match="population_size must be at least 4, not 3"):
+        CMAESConfig(population_size=3)
 
 
 def small_cma_es():
-    return make_algorithm("cma-es", SUITE.spec, n_samples=6)
+    return make_algorithm("cma-es", SUITE.spec, population_size=6)
 
 
 def test_a_snapshot_holds_the_strategy_to_the_last_bit(tmp_path):
@@ -198,7 +200,7 @@ def test_numpys_global_generator_is_left_alone():
 def test_a_stop_is_counted_and_told_once_and_training_goes_on(monkeypatch):
     algorithm, sampler = small_cma_es(), train_sampler(SUITE)
     state = algorithm.init(jax.random.key(0))
-    monkeypatch.setattr(cma_es, "score", lambda config, *_: (np.zeros(config.n_samples), {}))
+    monkeypatch.setattr(cma_es, "score", lambda config, *_: (np.zeros(config.population_size), {}))
     told, stops = [], []
     for _ in range(4):
         with warnings.catch_warnings(record=True) as caught:
@@ -215,6 +217,6 @@ def test_a_stop_is_counted_and_told_once_and_training_goes_on(monkeypatch):
 @pytest.mark.slow
 def test_a_linear_policy_solves_cartpole_within_20_generations():
     suite = make_suite("cartpole")
-    algorithm = make_algorithm("cma-es", suite.spec, n_samples=16)
+    algorithm = make_algorithm("cma-es", suite.spec, population_size=16)
     needed = [generations_until_solved(algorithm, suite, seed, 20) for seed in range(3)]
     assert sorted(needed)[1] <= 20  # of 12 seeds all do, in 5 to 20

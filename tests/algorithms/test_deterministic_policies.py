@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms import ddpg, td3
-from adaptax.core.batch import Transitions
+from adaptax.algorithms.off_policy import ddpg, td3
 from adaptax.core.errors import ConfigError
+from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm

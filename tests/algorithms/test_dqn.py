@@ -9,9 +9,9 @@ import pytest
 from small_worlds import Chain, chain_values, suite_of
 from toys import ChangingSampler, point_suite, train_sampler, trained
 
-from adaptax.algorithms.dqn import DQNConfig, epsilon, update
+from adaptax.algorithms.off_policy.dqn import DQNConfig, epsilon, update
 from adaptax.algorithms.registry import ALGORITHMS
-from adaptax.core.batch import Transitions
+from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
@@ -23,13 +23,13 @@ CHAIN = {
     "lr": 3e-3,
     "optimizer": "adam",
     "max_grad_norm": 10.0,
-    "num_init_memory_steps": 1000,
+    "num_initial_steps": 1000,
     "num_lanes": 4,
-    "min_steps": 40,
+    "num_steps": 40,
     "num_updates": 400,
     "num_cycles": 10,
-    "eps_final": 1.0,
-    "target_update_intvl": 50,
+    "final_epsilon": 1.0,
+    "target_update_interval": 50,
     "batch_size": 64,
 }
 
@@ -77,7 +77,7 @@ def test_the_target_takes_the_best_action_of_whom_it_should(double):
 
 def test_epsilon_falls_by_the_formula():
     """V6: .05 + (eps_0 - .05) gamma^k."""
-    config = DQNConfig(eps_init=0.8, eps_final=0.05, eps_schedule_gamma=0.5)
+    config = DQNConfig(init_epsilon=0.8, final_epsilon=0.05, epsilon_decay=0.5)
     found = [epsilon(config, k) for k in range(4)]
     np.testing.assert_allclose(found, [0.8, 0.425, 0.2375, 0.14375], rtol=1e-6)
 
@@ -89,15 +89,15 @@ def test_the_share_of_chance_in_the_data_is_epsilon():
         "dqn",
         suite.spec,
         num_lanes=20,
-        min_steps=2000,
+        num_steps=2000,
         num_cycles=1,
         num_updates=1,
-        num_init_memory_steps=1,
+        num_initial_steps=1,
         batch_size=8,
         hidden_sizes=(8,),
-        eps_init=0.8,
-        eps_final=0.1,
-        eps_schedule_gamma=0.5,
+        init_epsilon=0.8,
+        final_epsilon=0.1,
+        epsilon_decay=0.5,
     )
     seen = []
 

@@ -10,21 +10,23 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import ChangingSampler, cliff_suite, point_suite
 
-from adaptax.algorithms import dice_maml, maml, meta_policy, ppo, promp, trpo, trpo_maml, vpg_maml
-from adaptax.algorithms.maml import task_mean
-from adaptax.algorithms.meta_policy import MetaPolicy
-from adaptax.algorithms.promp import ProMP, ProMPConfig
-from adaptax.algorithms.trpo_maml import TRPOMAMLConfig
-from adaptax.algorithms.vpg_maml import VPGMAMLConfig
+from adaptax.algorithms.meta import dice_maml, meta_policy, promp, trpo_maml, vpg_maml
+from adaptax.algorithms.meta import family as maml
+from adaptax.algorithms.meta.family import task_mean
+from adaptax.algorithms.meta.meta_policy import MetaPolicy
+from adaptax.algorithms.meta.promp import ProMP, ProMPConfig
+from adaptax.algorithms.meta.trpo_maml import TRPOMAMLConfig
+from adaptax.algorithms.meta.vpg_maml import VPGMAMLConfig
+from adaptax.algorithms.on_policy import ppo, trpo
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.functional.minibatches import ADAM
 from adaptax.functional.policy_losses import adapted_kl_coeff
 from adaptax.functional.trust_region import trust_region_step
+from adaptax.learning.credited import Samples
+from adaptax.learning.minibatches import ADAM
+from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import ActorCritic, Body, Policy
-from adaptax.sampling.credited import Samples
-from adaptax.sampling.episodic import Batch
 
 SPEC = EnvSpec(2, Continuous(2), 4)
 TASKS, LANES, STEPS = 2, 3, 4
@@ -64,7 +66,7 @@ def outer_loss(config: ProMPConfig, data):
     """ProMP's loss at fixed data, anchored at other parameters than it will be taken at."""
     meta = MetaPolicy(config, SPEC)
     before = meta.unroll(random_params(meta, 1), data)
-    coeff = jnp.full(config.num_inner_grad_steps, 0.5)
+    coeff = jnp.full(config.num_inner_steps, 0.5)
 
     def loss(params):
         return promp.loss(meta, coeff, jnp.asarray(3.0), params, (data, before))[0]
@@ -79,7 +81,7 @@ def test_the_meta_gradient_is_that_of_finite_differences(num_inner, objective):
     with jax.enable_x64(True):
         config = ProMPConfig(
             **SMALL,
-            num_inner_grad_steps=num_inner,
+            num_inner_steps=num_inner,
             inner_objective=objective,
             learn_inner_lr=True,
             exploration="trajectories",
@@ -100,7 +102,7 @@ def test_the_meta_gradient_is_that_of_finite_differences(num_inner, objective):
 def test_first_order_leaves_out_the_inner_steps_derivative(num_inner):
     with jax.enable_x64(True):
         data = tuple(samples(i) for i in range(num_inner + 1))
-        config = ProMPConfig(**SMALL, num_inner_grad_steps=num_inner)
+        config = ProMPConfig(**SMALL, num_inner_steps=num_inner)
         loss, params = outer_loss(config, data)
         short, _ = outer_loss(replace(config, first_order=True), data)
         assert float(loss(params)) == float(short(params))
@@ -169,7 +171,7 @@ def assert_same_step(ours, start, theirs):
 @pytest.mark.slow
 def test_promp_without_an_inner_step_is_ppo():
     """N3."""
-    config = ProMPConfig(**SMALL, inner_lr=0.0, init_kl_coeff=0.0, clip_range=0.1, num_ppo_steps=3)
+    config = ProMPConfig(**SMALL, inner_lr=0.0, init_kl_coeff=0.0, clip_range=0.1, num_epochs=3)
     meta = MetaPolicy(config, SPEC)
     params = random_params(meta, dtype=np.float32)
     data, batch = on_policy(meta, params)
@@ -182,7 +184,7 @@ def test_promp_without_an_inner_step_is_ppo():
 
     theirs, adam = as_policy(params), ADAM(config.lr)
     opt_state = adam.init(theirs)
-    for _ in range(config.num_ppo_steps):
+    for _ in range(config.num_epochs):
         updates, opt_state = adam.update(jax.grad(loss)(theirs), opt_state)
         theirs = optax.apply_updates(theirs, updates)
     assert_same_step(ours.params, params, theirs)
@@ -236,7 +238,7 @@ def test_every_inner_step_has_a_coefficient_of_its_own():
 def updated(config: ProMPConfig, num_updates: int):
     """ProMP's states after each of some updates on random data."""
     meta, state = MetaPolicy(config, SPEC), ProMP(config, SPEC).init(jax.random.key(0))
-    data = tuple(samples(i, np.float32) for i in range(config.num_inner_grad_steps + 1))
+    data = tuple(samples(i, np.float32) for i in range(config.num_inner_steps + 1))
     states, figures = [state], {}
     for _ in range(num_updates):
         state, figures = promp._update(meta, state, data)
@@ -246,7 +248,7 @@ def updated(config: ProMPConfig, num_updates: int):
 
 def test_the_clipping_range_anneals():
     """N4."""
-    states, figures = updated(ProMPConfig(**SMALL, anneal_factor=0.9, lr=0.1), 3)
+    states, figures = updated(ProMPConfig(**SMALL, clip_range_decay=0.9, lr=0.1), 3)
     ranges = [float(s.clip_range) for s in states]
     np.testing.assert_allclose(ranges, 0.2 * 0.9 ** np.arange(4), rtol=1e-6)
     np.testing.assert_allclose(figures["clip_range"], 0.2 * 0.81, rtol=1e-6)
@@ -333,7 +335,7 @@ def test_adapting_is_the_step_that_training_takes():
         return rollout
 
     algorithm = ProMP(
-        ProMPConfig(meta_batch_size=4, num_episodes=5, num_inner_grad_steps=2, fit="previous"),
+        ProMPConfig(meta_batch_size=4, num_episodes=5, num_inner_steps=2, fit="previous"),
         suite.spec,
     )
     state = algorithm.init(named_key(0, "init"))
@@ -364,7 +366,7 @@ def test_modes_are_nothing_to_adapt_from():
     ("settings", "message"),
     [
         ({"inner_lr": -0.1}, "inner_lr must not be negative, not -0.1"),
-        ({"num_inner_grad_steps": 0}, "num_inner_grad_steps must be greater than 0, not 0"),
+        ({"num_inner_steps": 0}, "num_inner_steps must be greater than 0, not 0"),
         ({"num_minibatches": 3}, "meta_batch_size 40 must be a multiple of num_minibatches 3"),
         ({"gae_lambda": 1.5}, r"gae_lambda must lie in \[0, 1\], not 1.5"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from small_worlds import Counter, OneState, suite_of
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.off_policy import OffPolicyConfig, optimizer, updated_target
+from adaptax.algorithms.off_policy.family import OffPolicyConfig, optimizer, updated_target
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
@@ -21,9 +21,9 @@ from adaptax.experiment.build import make_algorithm, make_suite
 NAMES = ("dqn", "ddpg", "td3", "sac")
 SMALL = {
     "num_cycles": 2,
-    "min_steps": 10,
+    "num_steps": 10,
     "num_updates": 3,
-    "num_init_memory_steps": 40,
+    "num_initial_steps": 40,
     "batch_size": 8,
     "hidden_sizes": (8,),
     "n_step": 2,
@@ -42,7 +42,7 @@ def no_learning(monkeypatch):
         num_updates = learner.num_updates + len(batches.reward)
         return replace(learner, num_updates=num_updates), {"q": np.float32(0.0)}
 
-    monkeypatch.setattr("adaptax.algorithms.off_policy.gradient_steps", lambda _: count)
+    monkeypatch.setattr("adaptax.algorithms.off_policy.family.gradient_steps", lambda _: count)
     return calls
 
 
@@ -62,7 +62,7 @@ def agent(name: str, **settings):
 )
 def test_the_memory_is_filled_by_the_rule(wanted, fill):
     """V1: memory_size 500, batch_size 64."""
-    config = OffPolicyConfig(memory_size=500, num_init_memory_steps=wanted, batch_size=64)
+    config = OffPolicyConfig(memory_size=500, num_initial_steps=wanted, batch_size=64)
     assert config.fill == fill
 
 
@@ -87,7 +87,7 @@ def test_no_gradient_step_is_made_before_the_memory_is_filled_and_all_of_them_af
 
 
 def test_auto_makes_as_many_updates_as_environment_steps():
-    config = OffPolicyConfig(num_lanes=3, min_steps=10)
+    config = OffPolicyConfig(num_lanes=3, num_steps=10)
     assert (config.lane_steps, config.cycle_updates) == (4, 12)
 
 
@@ -101,7 +101,7 @@ def test_targets_are_copies_of_the_networks_at_the_start(name):
 
 def test_targets_are_copied_every_kth_gradient_step():
     """V5: with k = 3 and weight 0, from 0 towards 1, in 7 steps."""
-    config = OffPolicyConfig(target_update_intvl=3, polyak=0.0)
+    config = OffPolicyConfig(target_update_interval=3, polyak=0.0)
     target, copied = np.zeros(2), []
     for num in range(1, 8):
         after = updated_target(config, num, target, np.ones(2))
@@ -162,16 +162,16 @@ def one_state(name: str, **settings):
         "discount": 0.9,
         "hidden_sizes": (8,),
         "batch_size": 16,
-        "num_init_memory_steps": 100,
-        "min_steps": 20,
+        "num_initial_steps": 100,
+        "num_steps": 20,
         "num_updates": 400,
         "num_cycles": 5,
         "lr": 3e-3,
         "polyak": 0.9,
-        "target_update_intvl": 1,
+        "target_update_interval": 1,
         "max_grad_norm": None,
     }
-    special = {"sac": {"learn_ent_coeff": False, "ent_coeff_init": 1e-6}}.get(name, {})
+    special = {"sac": {"learn_temperature": False, "init_temperature": 1e-6}}.get(name, {})
     special |= {"optimizer": "adam"} if name == "dqn" else {}
     algorithm = make_algorithm(name, suite.spec, **{**shared, **special, **settings})
     return trained(algorithm, train_sampler(suite), 3)[1]
@@ -196,7 +196,7 @@ def test_returns_of_episodes_cut_by_collections_are_counted_once_and_whole(no_le
     """O4: episodes of 20 steps in pieces of 15 after a first of 40."""
     suite, rollouts = make_suite("gym:Pendulum-v1", horizon=20), []
     sampler = ChangingSampler(suite, lambda rollout, actor: rollouts.append(rollout) or rollout)
-    algorithm = make_algorithm("sac", suite.spec, **{**SMALL, "min_steps": 15})
+    algorithm = make_algorithm("sac", suite.spec, **{**SMALL, "num_steps": 15})
     state = algorithm.init(named_key(0, "init"))
     means = []
     for _ in range(2):

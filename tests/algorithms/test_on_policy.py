@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms import on_policy
+from adaptax.algorithms.on_policy import family as on_policy
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
-from adaptax.sampling.episodic import EpisodicActor
+from adaptax.learning.sequences import EpisodicActor
 
 NAMES = ["a2c", "ppo", "ppo2", "trpo"]
 SMALL = {"num_lanes": 4, "hidden_sizes": (5,), "lr": 0.01}
@@ -26,12 +26,12 @@ every_run = pytest.mark.parametrize(
     ("name", "memory_size"), [*((name, None) for name in NAMES), ("ppo", 3)]
 )
 EVERY_OPTION = {
-    "min_rollouts": 8,
-    "std_init": 0.7,
+    "num_episodes": 8,
+    "init_std": 0.7,
     "standardizer": "running",
     "normalize_obs": True,
     "normalize_returns": True,
-    "lr_scheduler": "linear",
+    "lr_schedule": "linear",
     "max_grad_norm": 0.5,
 }
 
@@ -88,7 +88,7 @@ def run(name: str, memory_size: int | None = None) -> Run:
 def layouts(name: str, memory_size: int | None):
     """Updates on eight whole episodes, two in each of four lanes or one in each of eight."""
     suite = point_suite()
-    given = {"batch_size": 160, "min_rollouts": 8, "memory_size": memory_size}
+    given = {"batch_size": 160, "num_episodes": 8, "memory_size": memory_size}
     algorithm, sampler = agent(name, suite, **given), train_sampler(suite)
     state = algorithm.init(KEY)
     actor, tasks = algorithm.actor(state), sampler.sample_tasks(1)
@@ -143,12 +143,12 @@ def test_padded_steps_make_no_updates(name):
     assert minibatches < 4  # of the 80 steps with padding
     value_passes = config.critic if name == "ppo" else config
     counts = {int(x) for x in jax.tree.leaves(done.states[1].opt_state) if x.dtype == jnp.int32}
-    assert value_passes.num_epoch * minibatches in counts
+    assert value_passes.num_epochs * minibatches in counts
 
 
 def test_minibatches_that_do_not_divide_the_batch_use_every_step():
     suite = point_suite()
-    algorithm = agent("ppo2", suite, batch_size=30, min_steps=80, shuffle="sequences")
+    algorithm = agent("ppo2", suite, batch_size=30, num_steps=80, shuffle="sequences")
     assert algorithm.config.whole_sequences
     state, _ = algorithm.iteration(algorithm.init(KEY), train_sampler(suite))
     counts = {int(x) for x in jax.tree.leaves(state.opt_state) if x.dtype == jnp.int32}
@@ -227,7 +227,7 @@ def test_gradients_of_policy_exploration_and_value_share_one_clip():
     done = run("a2c")
     # Before any step RMSprop's mean of squares is 0: after one on g it is 0.01 g^2.
     rollout = done.rollouts[0]
-    algorithm = agent("a2c", cliff_suite(), batch_size=80, min_rollouts=8, max_grad_norm=1e-3)
+    algorithm = agent("a2c", cliff_suite(), batch_size=80, num_episodes=8, max_grad_norm=1e-3)
     after, figures = update("a2c", algorithm, algorithm.init(KEY), rollout)
     assert float(figures["grad_norm"]) > 0.1
     squares = {path: x for path, x in flatten(after.opt_state).items() if ".nu" in path}
@@ -244,7 +244,7 @@ def test_target_kl_ends_the_passes():
     state, rollout = done.states[0], done.rollouts[0]
     config = replace(done.algorithm.config, target_kl=1e-9)
     after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
-    num_live = config.num_epoch * -(-int(np.sum(rollout.valid)) // 20)
+    num_live = config.num_epochs * -(-int(np.sum(rollout.valid)) // 20)
     assert float(figures["update_share"]) == pytest.approx(1 / num_live)  # the first is at KL 0
     config = replace(config, target_kl=1e9)
     after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
@@ -259,7 +259,7 @@ def test_every_task_of_an_iteration_has_its_share_of_the_lanes():
         shapes.append(rollout.valid.shape)
         return state, {"loss_before": 0.0, "kl": 0.0}
 
-    for settings in ({"min_steps": 78}, {"min_rollouts": 5}):
+    for settings in ({"num_steps": 78}, {"num_episodes": 5}):
         algorithm = agent("a2c", suite, batch_size=20, num_tasks=2, **settings)
         given = (algorithm.config, algorithm.network, algorithm.init(KEY), train_sampler(suite))
         on_policy.iterate(*given, no_update)
@@ -294,7 +294,7 @@ def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
 )
 def test_wrong_settings_are_refused_in_one_line(name, settings, message):
     spec = EnvSpec(2, Continuous(2), 20)
-    given = {**SMALL, "min_steps": 40, "batch_size": 20, **settings}
+    given = {**SMALL, "num_steps": 40, "batch_size": 20, **settings}
     if name == "ppo":
         given["critic"] = {"batch_size": 20}
     with pytest.raises(ConfigError, match=message) as caught:
@@ -305,7 +305,7 @@ def test_wrong_settings_are_refused_in_one_line(name, settings, message):
 def test_a_minibatch_of_the_value_larger_than_the_batch_is_refused():
     spec = EnvSpec(2, Continuous(2), 20)
     with pytest.raises(ConfigError, match=r"critic\.batch_size 64 is more than the 40 steps"):
-        make_algorithm("ppo", spec, **SMALL, min_steps=40, batch_size=20)
+        make_algorithm("ppo", spec, **SMALL, num_steps=40, batch_size=20)
 
 
 def test_ppo2_is_refused_without_standardised_advantages():

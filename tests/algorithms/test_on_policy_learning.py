@@ -33,8 +33,8 @@ def last_returns(name: str, num_steps: int, seed: int, **settings) -> float:
     return float(np.mean(returns[-20:]))
 
 
-A2C_SETTINGS = {"num_lanes": 16, "min_steps": 16 * 32, "batch_size": 16 * 32, "lr": 3e-3}
-PPO_SETTINGS = {"num_lanes": 8, "min_steps": 8 * 128, "num_epoch": 10, "lr": 1e-3}
+A2C_SETTINGS = {"num_lanes": 16, "num_steps": 16 * 32, "batch_size": 16 * 32, "lr": 3e-3}
+PPO_SETTINGS = {"num_lanes": 8, "num_steps": 8 * 128, "num_epochs": 10, "lr": 1e-3}
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms import a2c, ppo, ppo2, trpo
+from adaptax.algorithms.on_policy import a2c, ppo, ppo2, trpo
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import actor_critic
-from adaptax.sampling.episodic import Batch
 
 NUM, SIZE, MEMORY = 6, 2, 3
 KEY = jax.random.key(0)
@@ -85,7 +85,7 @@ def test_ppo2_loss_golden(clip_value, value_term):
     stub = Stub(Says(np.zeros(2), 1.5), np.array([1.5, 0.0]))
     given = {"value": np.array([1.0, 0.1]), "target": np.array([2.0, -1.0])}
     part = batch_of(2, advantage=np.array([3.0, 1.0]), **given)
-    config = ppo2.PPO2Config(eps_clip=0.2, clip_value=clip_value)
+    config = ppo2.PPO2Config(clip_range=0.2, clip_value=clip_value)
     loss, figures = ppo2.loss(config, stub, {"value": None}, part)
     assert float(figures["value_loss"]) == pytest.approx(value_term, abs=1e-6)
     assert float(loss) == pytest.approx(-2.0 + 0.5 * value_term - 1e-3 * 1.5, abs=1e-6)

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms import pearl
-from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.batch import Transitions
+from adaptax.algorithms.meta import pearl
 from adaptax.core.errors import ConfigError
+from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
@@ -24,7 +24,7 @@ from adaptax.sampling.latent import context_tokens
 KEY = jax.random.key(0)
 SPEC = EnvSpec(3, Continuous(2), 10)
 TINY = {
-    **find_algorithm("pearl").small,
+    **SMALL["pearl"],
     "hidden_sizes": (16, 16),
     "reward_scale": 2.0,
     "policy_mean_reg_coeff": 0.0,
@@ -66,7 +66,7 @@ def one_step(batch=BATCH, learner=None, **settings):
 def drawn(networks, learner):
     """The keys of a step and its z [M, 1, L]."""
     z_key, next_key, action_key = jax.random.split(KEY, 3)
-    tokens = context_tokens(CONTEXT, next_obs=networks.config.use_next_obs_in_context)
+    tokens = context_tokens(CONTEXT, next_obs=networks.config.next_obs_in_context)
     belief = networks.encoder.apply(learner.params["encoder"], tokens, jnp.ones((M, C), bool))
     return next_key, action_key, belief.sample(z_key)[:, None], belief
 
@@ -158,15 +158,15 @@ def silent_to_z(learner, name: str, inputs: int):
     return replace(learner, params=params)
 
 
-@pytest.mark.parametrize("kl_lambda", [0.0, 0.1])
+@pytest.mark.parametrize("kl_coeff", [0.0, 0.1])
 @both_critics
-def test_the_encoder_learns_from_critics_and_kl_only(critic, kl_lambda):
+def test_the_encoder_learns_from_critics_and_kl_only(critic, kl_coeff):
     """E2: where the critics are silent about z, policy and value teach it nothing."""
-    settings = {"critic": critic, "kl_lambda": kl_lambda}
+    settings = {"critic": critic, "kl_coeff": kl_coeff}
     _, learner = agent(**settings)
     deaf = silent_to_z(learner, "critics", 5)
     after, _ = one_step(learner=deaf, **settings)
-    assert moved(deaf.params["encoder"], after.params["encoder"]) == (kl_lambda > 0)
+    assert moved(deaf.params["encoder"], after.params["encoder"]) == (kl_coeff > 0)
     taught, _ = one_step(**settings)
     assert moved(learner.params["encoder"], taught.params["encoder"])
 
@@ -270,11 +270,11 @@ def test_targets_start_equal_and_follow_by_tau(critic):
 def test_the_temperature_is_learned_by_twin_targets_only():
     _, learner = agent()
     after, figures = one_step()
-    assert figures["ent_coeff"] == 1.0
+    assert figures["temperature"] == 1.0
     assert after.params["log_alpha"] != learner.params["log_alpha"]
-    fixed, figures = one_step(learn_ent_coeff=False, ent_coeff_init=0.3)
+    fixed, figures = one_step(learn_temperature=False, init_temperature=0.3)
     assert jnp.exp(fixed.params["log_alpha"]) == pytest.approx(0.3)
-    assert "ent_coeff" not in figures
+    assert "temperature" not in figures
     assert "log_alpha" not in agent(critic="value")[1].params
 
 
@@ -288,7 +288,7 @@ def test_kl_is_summed_over_tasks_or_averaged():
 @pytest.mark.parametrize("next_obs", [True, False])
 def test_networks_have_the_sizes_of_their_inputs_and_train(next_obs, bottleneck):
     """E5: a token has O + A + 1 numbers, + O with what followed; the encoder gives 2 L or L."""
-    settings = {"use_next_obs_in_context": next_obs, "use_information_bottleneck": bottleneck}
+    settings = {"next_obs_in_context": next_obs, "information_bottleneck": bottleneck}
     networks, learner = agent(critic="value", **settings)
 
     def sizes(name):
@@ -347,9 +347,9 @@ SCHEDULE = {
     "num_train_tasks": 6,
     "num_tasks_sample": 2,
     "num_initial_steps": 60,
-    "num_steps_prior": 40,
-    "num_steps_posterior": 30,
-    "num_extra_rl_steps_posterior": 50,
+    "num_prior_steps": 40,
+    "num_posterior_steps": 30,
+    "num_extra_posterior_steps": 50,
 }
 """Episodes of 20 steps: 3 at first; then 2 on the prior, 2 and 3 on what was inferred."""
 
@@ -417,7 +417,7 @@ def test_where_episodes_fall_short_more_are_played():
 
 def test_without_context_steps_the_first_context_stays():
     """Conformance 6.4: the originals crash on an empty encoder buffer."""
-    settings = {**SCHEDULE, "num_steps_prior": 0, "num_steps_posterior": 0}
+    settings = {**SCHEDULE, "num_prior_steps": 0, "num_posterior_steps": 0}
     _, state, _ = recorded(point_suite(), **settings)
     np.testing.assert_array_equal(state.context.sizes, 60)
     assert state.replay.sizes.max() > 60
@@ -432,7 +432,7 @@ def test_the_tasks_trained_on_stay_the_same_and_take_no_counter():
 
 
 def test_parts_of_a_context_have_a_gradient_step_each():
-    settings = {"num_updates": 3, "embedding_batch_size": 16, "embedding_mini_batch_size": 4}
+    settings = {"num_updates": 3, "context_size": 16, "context_minibatch_size": 4}
     _, _, blocks = recorded(point_suite(), **SCHEDULE, **settings)
     assert blocks == [(3 * 4, M, 4)] * 2
 
@@ -477,7 +477,7 @@ def test_before_it_has_seen_anything_an_actor_believes_the_prior():
     belief = algorithm.actor(algorithm.init(KEY)).belief
     np.testing.assert_array_equal(belief.mean, 0.0)
     np.testing.assert_array_equal(belief.variance, 1.0)
-    known = make_algorithm("pearl", SPEC, **TINY, use_information_bottleneck=False)
+    known = make_algorithm("pearl", SPEC, **TINY, information_bottleneck=False)
     np.testing.assert_array_equal(known.actor(known.init(KEY)).belief.variance, 0.0)
 
 
@@ -488,16 +488,16 @@ def test_before_it_has_seen_anything_an_actor_believes_the_prior():
     ("settings", "words"),
     [
         ({"num_tasks_sample": 200}, "num_tasks_sample 200 must not exceed num_train_tasks 100"),
-        ({"embedding_mini_batch_size": 30}, "must be a multiple of embedding_mini_batch_size 30"),
-        ({"kl_lambda": -0.1}, "kl_lambda must not be negative, not -0.1"),
-        ({"num_steps_prior": -1}, "num_steps_prior must not be negative, not -1"),
+        ({"context_minibatch_size": 30}, "must be a multiple of context_minibatch_size 30"),
+        ({"kl_coeff": -0.1}, "kl_coeff must not be negative, not -0.1"),
+        ({"num_prior_steps": -1}, "num_prior_steps must not be negative, not -1"),
         (
-            {"num_steps_prior": 0, "num_extra_rl_steps_posterior": 0},
+            {"num_prior_steps": 0, "num_extra_posterior_steps": 0},
             "one must be greater, or nothing is ever collected",
         ),
         ({"hidden_sizes": ()}, "hidden_sizes must name at least one layer"),
-        ({"latent_dim": 0}, "latent_dim must be greater than 0, not 0"),
-        ({"soft_target_tau": 1.5}, "soft_target_tau must lie in"),
+        ({"latent_size": 0}, "latent_size must be greater than 0, not 0"),
+        ({"tau": 1.5}, "tau must lie in"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_in_one_line(settings, words):

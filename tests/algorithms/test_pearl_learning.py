@@ -10,8 +10,9 @@ import pytest
 from toys import train_sampler, trained
 
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.jax_pool import JaxPool, JaxStep
-from adaptax.envs.task import Suite, TaskList
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskList
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 
@@ -42,23 +43,23 @@ E10 = {
     "num_train_tasks": 4,
     "num_tasks_sample": 4,
     "num_initial_steps": 100,
-    "num_steps_prior": 20,
-    "num_extra_rl_steps_posterior": 20,
+    "num_prior_steps": 20,
+    "num_extra_posterior_steps": 20,
     "num_updates": 50,
     "meta_batch_size": 4,
     "batch_size": 64,
-    "embedding_batch_size": 20,
-    "replay_buffer_size": 10_000,
-    "latent_dim": 2,
+    "context_size": 20,
+    "buffer_size": 10_000,
+    "latent_size": 2,
     "hidden_sizes": (64, 64),
     "encoder_hidden_sizes": (64, 64),
     "reward_scale": 5.0,
     "policy_lr": 3e-3,
-    "qf_lr": 3e-3,
-    "vf_lr": 3e-3,
-    "context_lr": 3e-3,
+    "critic_lr": 3e-3,
+    "value_lr": 3e-3,
+    "encoder_lr": 3e-3,
     "discount": 0.9,
-    "soft_target_tau": 0.05,
+    "tau": 0.05,
 }
 
 
@@ -83,24 +84,24 @@ SPARSE = {
     "num_train_tasks": 100,
     "num_tasks_sample": 10,
     "num_initial_steps": 200,
-    "num_steps_prior": 40,
-    "num_steps_posterior": 20,
-    "num_extra_rl_steps_posterior": 60,
+    "num_prior_steps": 40,
+    "num_posterior_steps": 20,
+    "num_extra_posterior_steps": 60,
     "num_updates": 200,
     "meta_batch_size": 8,
     "batch_size": 64,
-    "embedding_batch_size": 40,
-    "replay_buffer_size": 5000,
+    "context_size": 40,
+    "buffer_size": 5000,
     "hidden_sizes": (64, 64),
     "encoder_hidden_sizes": (64, 64),
     "reward_scale": 20.0,
-    "kl_lambda": 0.01,
+    "kl_coeff": 0.01,
     "target_entropy": -1.0,
     "discount": 0.9,
     "policy_lr": 1e-3,
-    "qf_lr": 1e-3,
-    "context_lr": 1e-3,
-    "soft_target_tau": 0.01,
+    "critic_lr": 1e-3,
+    "encoder_lr": 1e-3,
+    "tau": 0.01,
 }
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig, _baseline, _update
+from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig, _baseline, _update
 from adaptax.core.errors import ConfigError
-from adaptax.sampling.processors import ProcessorConfig, process_samples
+from adaptax.learning.processors import ProcessorConfig, process_samples
 
 CONFIG = ReinforceConfig(
     num_lanes=4,
@@ -19,7 +19,7 @@ CONFIG = ReinforceConfig(
     baseline="linear",
     memory_size=3,
     normalize_obs=True,
-    lr_scheduler="linear",
+    lr_schedule="linear",
     max_grad_norm=0.5,
 )
 

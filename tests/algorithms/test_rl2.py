@@ -10,8 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
 
-from adaptax.algorithms import rl2_trpo
-from adaptax.algorithms.rl2 import (
+from adaptax.algorithms.meta import rl2_trpo
+from adaptax.algorithms.meta.rl2 import (
     Lesson,
     RL2Config,
     entropy,
@@ -20,9 +20,9 @@ from adaptax.algorithms.rl2 import (
     policy_advantage,
     with_entropy_reward,
 )
-from adaptax.algorithms.trials import evaluate, trial_batch
-from adaptax.core.batch import select
+from adaptax.algorithms.meta.trials import evaluate, trial_batch
 from adaptax.core.errors import ConfigError
+from adaptax.core.experience import select
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.functional.masking import masked_mean
@@ -33,11 +33,11 @@ from adaptax.functional.trust_region import (
     hessian_product,
     trust_region_step,
 )
-from adaptax.sampling.actor import recurrent_input
+from adaptax.sampling.actors import recurrent_input
 
 SMALL = {
     "meta_batch_size": 4,
-    "episodes_per_trial": 2,
+    "num_episodes": 2,
     "num_epochs": 2,
     "num_minibatches": 1,
     "embedding_size": 4,
@@ -59,9 +59,9 @@ def agent():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"policy_ent_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
-        ({"policy_ent_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
-        ({"ent_scheduler": "linear"}, "needs entropy_method 'regularized' or 'max'"),
+        ({"entropy_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
+        ({"entropy_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
+        ({"entropy_schedule": "linear"}, "needs entropy_method 'regularized' or 'max'"),
         ({"entropy_method": "max", "stop_entropy_gradient": True}, "needs center_adv to be off"),
         ({"entropy_method": "max", "center_adv": False}, "needs stop_entropy_gradient"),
         ({"entropy_method": "min"}, "entropy_method"),
@@ -80,7 +80,7 @@ def test_method_max_adds_the_entropy_of_the_policy_that_acted_to_every_valid_rew
     acted, _ = evaluate(algorithm.network, state.variables, trials.inputs)
     config = RL2Config(
         entropy_method="max",
-        policy_ent_coeff=0.3,
+        entropy_coeff=0.3,
         center_adv=False,
         stop_entropy_gradient=True,
     )
@@ -94,18 +94,18 @@ def test_method_max_adds_the_entropy_of_the_policy_that_acted_to_every_valid_rew
     ("schedule", "expected"), [("constant", [0.3, 0.3]), ("linear", [0.15, 0.0])]
 )
 def test_the_weight_of_the_entropy_follows_its_schedule(schedule, expected):
-    settings = {"entropy_method": "regularized", "policy_ent_coeff": 0.3, "lr_scheduler_steps": 4}
-    config = RL2Config(**settings, ent_scheduler=schedule)
+    settings = {"entropy_method": "regularized", "entropy_coeff": 0.3, "lr_schedule_steps": 4}
+    config = RL2Config(**settings, entropy_schedule=schedule)
     weights = [entropy_weight(config, jnp.int32(passes)) for passes in (2, 4)]
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
 def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(agent, name):
-    settings = {"entropy_method": "regularized", "policy_ent_coeff": 10.0, "lr_scheduler_steps": 2}
+    settings = {"entropy_method": "regularized", "entropy_coeff": 10.0, "lr_schedule_steps": 2}
     spec, rollout = agent[0].spec, agent[2]
     plain = make_algorithm(name, spec, **SMALL)
-    weighed = make_algorithm(name, spec, **SMALL, **settings, ent_scheduler="linear")
+    weighed = make_algorithm(name, spec, **SMALL, **settings, entropy_schedule="linear")
     first = plain.init(jax.random.key(0))
     last = replace(first, num_passes=jnp.int32(2))
     params = [
@@ -149,7 +149,7 @@ def test_advantages_are_standardised_or_raw_and_shifted_above_zero(agent):
     np.testing.assert_allclose(policy_advantage(RL2Config(), raw, valid), [[-1, 1, 0]], atol=1e-6)
     uncentred = RL2Config(center_adv=False)
     np.testing.assert_array_equal(policy_advantage(uncentred, raw, valid), raw)
-    positive = RL2Config(center_adv=False, positive_adv=True)
+    positive = RL2Config(center_adv=False, positive_advantage=True)
     np.testing.assert_allclose(policy_advantage(positive, raw, valid), [[0, 2, 0]], atol=1e-6)
 
 

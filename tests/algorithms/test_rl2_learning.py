@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from players.bandit_players import gittins_player, gittins_table, play
 
-from adaptax.algorithms import trials
+from adaptax.algorithms.meta import trials
 from adaptax.envs.task import TaskList
-from adaptax.experiment.bandit_players import gittins_player, gittins_table, play
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.sampling.actor import RecurrentActor
+from adaptax.sampling.actors import RecurrentActor
 from adaptax.sampling.sampler import Sampler
 
 NUM_PULLS = 10
@@ -72,9 +72,7 @@ def two_machines():
 
 
 def mean_reward_of_a_trial(suite, **settings) -> float:
-    algorithm, state = trained(
-        suite, 60, meta_batch_size=256, episodes_per_trial=NUM_PULLS, **settings
-    )
+    algorithm, state = trained(suite, 60, meta_batch_size=256, num_episodes=NUM_PULLS, **settings)
     tasks = suite.test.tasks
     rollout = Sampler(suite, suite.test, 1, "test").episodes(
         algorithm.actor(state), tasks, 2_000, NUM_PULLS

@@ -7,10 +7,10 @@ import pytest
 from small_worlds import Bandit, suite_of
 from toys import EVALUATION, small_agent, train_sampler, trained
 
+from adaptax.algorithms.off_policy.sac import networks_of, update
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.algorithms.sac import networks_of, update
-from adaptax.core.batch import Transitions
 from adaptax.core.errors import ConfigError
+from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -112,7 +112,7 @@ def test_the_temperature_follows_the_entropy(target_entropy, rises):
 
 
 def test_a_fixed_temperature_stays():
-    algorithm, learner = agent(Continuous(2), learn_ent_coeff=False)
+    algorithm, learner = agent(Continuous(2), learn_temperature=False)
     after, figures = step(
         algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY
     )
@@ -157,13 +157,13 @@ def test_the_soft_bandit_is_learned_with_its_deviation():
     algorithm = make_algorithm(
         "sac",
         suite.spec,
-        ent_coeff_init=0.1,
-        learn_ent_coeff=False,
+        init_temperature=0.1,
+        learn_temperature=False,
         hidden_sizes=(32, 32),
         lr=1e-3,
         batch_size=128,
-        num_init_memory_steps=1000,
-        min_steps=50,
+        num_initial_steps=1000,
+        num_steps=50,
         num_updates=300,
         num_cycles=10,
         num_lanes=10,

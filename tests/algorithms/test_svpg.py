@@ -11,16 +11,16 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import ChangingSampler, fingerprint, point_suite
 
-from adaptax.algorithms import a2c, ppo2, svpg
-from adaptax.algorithms.a2c import A2C, A2CConfig
-from adaptax.algorithms.ppo2 import PPO2Config
-from adaptax.algorithms.svpg import SVPG, SVPGConfig, particle_state
+from adaptax.algorithms.on_policy import a2c, ppo2, svpg
+from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
+from adaptax.algorithms.on_policy.ppo2 import PPO2Config
+from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.functional.stein import stein_direction
 
 SUITE = point_suite()
-INNER = {"num_lanes": 8, "num_tasks": 8, "min_steps": 320, "hidden_sizes": (16,), "lr": 0.01}
+INNER = {"num_lanes": 8, "num_tasks": 8, "num_steps": 320, "hidden_sizes": (16,), "lr": 0.01}
 CONFIG = SVPGConfig(num_particles=2, temperature=5.0, particle=A2CConfig(**INNER, batch_size=80))
 SVPG_2 = SVPG(CONFIG, SUITE.spec)
 
@@ -155,7 +155,7 @@ def test_a_particle_starts_afresh_at_the_horizon():
 
 
 def test_another_inner_loss_may_be_given():
-    inner = PPO2Config(**INNER, batch_size=320, num_epoch=1)
+    inner = PPO2Config(**INNER, batch_size=320, num_epochs=1)
     config = SVPGConfig(2, particle=inner)
     algorithm = SVPG(config, SUITE.spec, ppo2.loss, optax.adam)
     state, rollout = algorithm.init(jax.random.key(0)), two_iterations()[1][0]

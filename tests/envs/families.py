@@ -19,8 +19,9 @@ import gymnasium
 import mujoco
 import numpy as np
 
-from adaptax.envs.mujoco_pool import MujocoPool
-from adaptax.envs.task import Suite, Task
+from adaptax.envs.pools.mujoco import MujocoPool
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,7 +5,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Discrete
-from adaptax.envs.bandit import BanditConfig, BanditEnv, bandit
+from adaptax.envs.suites.bandit import BanditConfig, BanditEnv, bandit
 from adaptax.envs.task import Task
 
 SUITE = bandit(BanditConfig(num_arms=3, num_pulls=4, num_test_tasks=200))

@@ -6,7 +6,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous, Discrete
-from adaptax.envs.classic_control import (
+from adaptax.envs.suites.classic_control import (
     CartPoleConfig,
     CartPoleEnv,
     PendulumConfig,

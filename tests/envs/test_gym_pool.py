@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, Discrete
-from adaptax.envs.gym_pool import GymConfig, GymPool, gym_id_suite, gym_spec, gym_suite
+from adaptax.envs.pools.gym import GymConfig, GymPool, gym_id_suite, gym_spec, gym_suite
 from adaptax.envs.task import Task
 
 

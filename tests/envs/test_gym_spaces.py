@@ -6,8 +6,8 @@ import pytest
 from gymnasium import spaces
 
 from adaptax.core.spec import Continuous, MultiDiscrete
-from adaptax.envs.gym_pool import GymPool
-from adaptax.envs.gym_spaces import action_decoder, observation_encoder
+from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
 from adaptax.envs.task import Task
 
 BOX = spaces.Box(-1.0, 1.0, (2, 2), np.float32)

@@ -11,9 +11,9 @@ from families import FAMILIES, family, random_actions, some_tasks
 from gymnasium.utils.env_checker import check_env
 
 from adaptax.core.errors import ConfigError
-from adaptax.envs.gym_pool import GymPool
 from adaptax.envs.gymnasium_envs import FAMILIES as REGISTERED
-from adaptax.experiment.suites import find_suite
+from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.registry import find_suite
 
 
 def env_id(name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.jax_pool import JaxPool, JaxStep
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.task import Task
 
 

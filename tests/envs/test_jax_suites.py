@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from adaptax.core.rng import episode_seeds
-from adaptax.envs.jax_pool import JaxPool, reset_lanes, step_lanes
-from adaptax.envs.task import Suite
+from adaptax.envs.pools.compiled import JaxPool, reset_lanes, step_lanes
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.sampling import sampler as sampler_module
-from adaptax.sampling.actor import UniformActor
-from adaptax.sampling.host_loop import host_loop
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.host_engine import host_loop
 from adaptax.sampling.sampler import Sampler
 
 SETTINGS = {

@@ -25,9 +25,9 @@ from families import (
 )
 
 from adaptax.core.errors import ConfigError
+from adaptax.envs.registry import find_suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.suites import find_suite
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
 DRAWN = [name for name in FAMILIES if not name.endswith("-dir") or name == "humanoid-dir"]

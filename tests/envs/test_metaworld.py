@@ -5,11 +5,11 @@ import pytest
 from metaworld.env_dict import ML10_V3
 
 from adaptax.core.errors import ConfigError
-from adaptax.envs.metaworld import _check_disjoint
-from adaptax.envs.metaworld_env import MetaWorldEnv
+from adaptax.envs.registry import find_suite
+from adaptax.envs.suites.metaworld.env import MetaWorldEnv
+from adaptax.envs.suites.metaworld.suite import _check_disjoint
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.suites import find_suite
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 HORIZON = 12
@@ -111,7 +111,7 @@ def test_nothing_is_built_anew_when_only_the_goal_changes(ml10, monkeypatch):
     sampler = Sampler(ml10, ml10.train, 0, "test")
     actor = UniformActor(ml10.spec.action)
     sampler.episodes(actor, sampler.sample_tasks(10), 1, 1)
-    monkeypatch.setattr("adaptax.envs.metaworld_env.Simulator", None)
+    monkeypatch.setattr("adaptax.envs.suites.metaworld.env.Simulator", None)
     rollout = sampler.episodes(actor, sampler.sample_tasks(10), 1, 1)
     assert rollout.valid.all()
 

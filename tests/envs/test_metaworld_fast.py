@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from metaworld.utils import reward_utils
 from scipy.spatial.transform import Rotation
 
-from adaptax.envs.metaworld_fast import FastRewards, FastRotation, fast_norm
+from adaptax.envs.suites.metaworld.fast import FastRewards, FastRotation, fast_norm
 
 DISTANCES = st.floats(-2.0, 2.0)
 SIGMOIDS = ("long_tail", "gaussian", "hyperbolic", "linear", "tanh_squared", "quadratic")

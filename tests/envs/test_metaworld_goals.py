@@ -6,7 +6,7 @@ import metaworld
 import numpy as np
 import pytest
 
-from adaptax.envs.metaworld_goals import NUM_GOALS, benchmark_goals
+from adaptax.envs.suites.metaworld.goals import NUM_GOALS, benchmark_goals
 
 SEED = 5
 

@@ -7,8 +7,8 @@ import pytest
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
-from adaptax.envs.metaworld_env import MODEL_FIELDS, MetaWorldEnv
-from adaptax.envs.metaworld_fast import _FastSteps, fast_class
+from adaptax.envs.suites.metaworld.env import MODEL_FIELDS, MetaWorldEnv
+from adaptax.envs.suites.metaworld.fast import _FastSteps, fast_class
 
 NUM_STEPS, NUM_SCRIPTED = 200, 60
 

@@ -9,8 +9,8 @@ import pytest
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.mujoco_body import Body, Outcome, Physics, load_model
-from adaptax.envs.mujoco_pool import MujocoPool
+from adaptax.envs.physics.body import Body, Outcome, Physics, load_model
+from adaptax.envs.pools.mujoco import MujocoPool
 from adaptax.envs.task import Task
 
 LIMIT = 0.2

@@ -5,7 +5,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous
-from adaptax.envs.point import (
+from adaptax.envs.suites.point_goal import (
     PointEnv,
     PointGoalConfig,
     PointGoalSparseConfig,

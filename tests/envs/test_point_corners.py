@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adaptax.core.errors import ConfigError
-from adaptax.envs.point_corners import (
+from adaptax.envs.suites.point_corners import (
     CORNERS,
     PointCornersConfig,
     PointCornersEnv,

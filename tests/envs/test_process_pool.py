@@ -19,9 +19,9 @@ import pytest
 from counting import Counting, Random, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
-from adaptax.envs.process_pool import ProcessPool
-from adaptax.envs.remote_fault import RemoteTraceback
+from adaptax.envs.pools.gym import GymPool, gym_spec, gym_suite
+from adaptax.envs.pools.process import ProcessPool
+from adaptax.envs.pools.remote_fault import RemoteTraceback
 from adaptax.envs.task import Task
 
 TESTS = Path(__file__).parents[1]
@@ -150,7 +150,7 @@ def test_more_workers_than_slots_are_not_started():
 def test_workers_do_without_jax():
     program = """
         import sys
-        import adaptax.envs.gym_pool, adaptax.envs.process_pool, adaptax.envs.vector_pool
+        import adaptax.envs.pools.gym, adaptax.envs.pools.process, adaptax.envs.pools.vector
         print("jax" in sys.modules)
     """
     done = subprocess.run(
@@ -301,8 +301,8 @@ OWNER = """
     from functools import partial
     import numpy as np
     from counting import PLAIN, Counting
-    from adaptax.envs.gym_pool import GymPool, gym_spec
-    from adaptax.envs.process_pool import ProcessPool
+    from adaptax.envs.pools.gym import GymPool, gym_spec
+    from adaptax.envs.pools.process import ProcessPool
 
     if __name__ == "__main__":
         spec = gym_spec(Counting, 9)

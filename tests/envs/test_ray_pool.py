@@ -12,13 +12,13 @@ import pytest
 from counting import Counting, Forgiving, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.gym_pool import GymPool, gym_spec, gym_suite
-from adaptax.envs.placement import placed
-from adaptax.envs.ray_crew import RayCrew
-from adaptax.envs.ray_pool import RayPool
-from adaptax.envs.remote_fault import RemoteTraceback
+from adaptax.envs.pools.gym import GymPool, gym_spec, gym_suite
+from adaptax.envs.pools.placement import placed
+from adaptax.envs.pools.ray import RayPool
+from adaptax.envs.pools.ray_crew import RayCrew
+from adaptax.envs.pools.remote_fault import RemoteTraceback
 from adaptax.envs.task import Task
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 pytestmark = pytest.mark.slow

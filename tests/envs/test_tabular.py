@@ -5,7 +5,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Discrete
-from adaptax.envs.tabular import TabularMDPConfig, TabularMDPEnv, tabular_mdp
+from adaptax.envs.suites.tabular_mdp import TabularMDPConfig, TabularMDPEnv, tabular_mdp
 
 NUM = 20_000
 SUITE = tabular_mdp(TabularMDPConfig())

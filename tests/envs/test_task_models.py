@@ -8,7 +8,7 @@ from families import DYNAMICS, family, random_actions, seeds_from, some_tasks, s
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.envs.task import Task
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 every_dynamics_family = pytest.mark.parametrize("name", DYNAMICS)

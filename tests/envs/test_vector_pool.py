@@ -11,10 +11,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.gym_pool import gym_suite
+from adaptax.envs.pools.gym import gym_suite
+from adaptax.envs.pools.vector import AutoresetPool, VectorPool, vector_suite
 from adaptax.envs.task import Task
-from adaptax.envs.vector_pool import AutoresetPool, VectorPool, vector_suite
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 MODES = list(AutoresetMode)

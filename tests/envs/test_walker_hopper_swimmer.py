@@ -15,7 +15,7 @@ from families import (
     started,
 )
 
-from adaptax.envs.mujoco_body import Physics
+from adaptax.envs.physics.body import Physics
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 

@@ -9,13 +9,13 @@ import pytest
 from toys import cliff_suite
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.algorithms.nop import NOP, NOPConfig
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task, TaskRange
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.sampling.actor import Memoryless
+from adaptax.sampling.actors import Memoryless
 from adaptax.sampling.sampler import Sampler
 
 NUM_TASKS, NUM_LANES, NUM_EPISODES = 4, 3, 3

@@ -18,7 +18,7 @@ from toys import CliffEnv, cliff_suite
 from adaptax.core.errors import AdaptaxError, DiskError, NotFinite
 from adaptax.core.finite import not_finite
 from adaptax.core.snapshot import Snapshots
-from adaptax.envs.jax_pool import JaxPool
+from adaptax.envs.pools.compiled import JaxPool
 from adaptax.experiment import cli
 from adaptax.experiment.logger import RunLog, read_rows
 from adaptax.experiment.run_dir import LOCK

@@ -23,7 +23,7 @@ EVALUATION = EvaluatorConfig(num_tasks=5, num_episodes=1, num_test_episodes=1)
 def ml10_run(tmp_path_factory):
     """X4: RL2-PPO on ML10, one task a class, T = 20 and K = 2."""
     suite = make_suite("ml10", horizon=20, num_workers=2)
-    settings = {**SMALL, "meta_batch_size": 10, "episodes_per_trial": 2}
+    settings = {**SMALL, "meta_batch_size": 10, "num_episodes": 2}
     algorithm = make_algorithm("rl2-ppo", suite.spec, **settings)
     run_dir = tmp_path_factory.mktemp("ml10") / "run"
     config = TrainerConfig(str(run_dir), num_iterations=1, evaluation=EVALUATION, quiet=True)
@@ -91,7 +91,7 @@ def test_an_evaluation_that_leaves_classes_out_is_refused(ml10_run, capsys):
 def run_ppo(run_dir, num_iterations, resume=False):
     """PPO whose iterations end in the middle of episodes."""
     suite = make_suite("ml1-push-v3", horizon=30, num_workers=2)
-    settings = {"num_lanes": 4, "min_steps": 80, "hidden_sizes": (4,), "batch_size": 40}
+    settings = {"num_lanes": 4, "num_steps": 80, "hidden_sizes": (4,), "batch_size": 40}
     algorithm = make_algorithm("ppo", suite.spec, **settings)
     config = TrainerConfig(
         str(run_dir),

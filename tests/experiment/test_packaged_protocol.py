@@ -13,10 +13,11 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.evaluation import evaluation
 from metaworld.wrappers import AutoTerminateOnSuccessWrapper
 
-from adaptax.algorithms.nop import NOP, NOPConfig
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.gym_pool import GymPool
-from adaptax.envs.task import ClassTasks, Suite
+from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import ClassTasks
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.packaged_protocol import SIDE_BY_SIDE, packaged_success
 

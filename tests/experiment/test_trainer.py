@@ -17,8 +17,8 @@ import pytest
 from toys import cliff_suite, fingerprint
 
 from adaptax.algorithms.base import Algorithm, return_metrics
-from adaptax.core.batch import PyTree
 from adaptax.core.errors import AdaptaxError, EnvironmentFault, SnapshotError
+from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import Continuous
 from adaptax.envs.task import Task

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.networks import fast_weights as module
-from adaptax.networks.fast_weights import FastWeights, fast_weights
+from adaptax.networks.memory import fast_weights as module
+from adaptax.networks.memory.fast_weights import FastWeights, fast_weights
 
 BATCH, HEADS, KEYS, VALUES = 2, 3, 4, 5
 

@@ -5,7 +5,7 @@ import pytest
 
 from adaptax.core.spec import Continuous, Discrete
 from adaptax.networks.flat import Flat
-from adaptax.networks.policies import MLPPolicy
+from adaptax.networks.heads import MLPPolicy
 
 OBS = jax.random.normal(jax.random.key(1), (5, 3))
 

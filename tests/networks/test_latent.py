@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from adaptax.functional.belief import MIN_VARIANCE
-from adaptax.networks.latent import ContextEncoder, JointDense, LatentPolicy, LatentValue
+from adaptax.networks.encoders import ContextEncoder, JointDense, LatentPolicy, LatentValue
 
 KEY = jax.random.key(0)
 OBS = jax.random.normal(jax.random.key(1), (4, 6, 3))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptax.core.spec import Discrete
-from adaptax.networks.recurrent import LAYERS, LSTM, RecurrentActorCritic
+from adaptax.networks.memory.recurrent import LAYERS, LSTM, RecurrentActorCritic
 
 SIZE, BATCH, STEPS = 4, (2, 3), 6
 

@@ -19,15 +19,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import SMALL
 from toys import EVALUATION, point_suite
 
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
+from adaptax.envs.registry import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
 from adaptax.envs.task import TaskList
 from adaptax.experiment import cli
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.suites import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 INTEGERS = [-(2**70), -1, 0, 1, 2, 3, 5, 64, 2**31]
@@ -142,7 +143,10 @@ def test_many_more_flags_are_accepted_or_refused_by_one_line(command):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_valid_small_config_trains_two_iterations(name, data):
     entry = ALGORITHMS[name]
-    config_class, small = entry.load()[1], to_dict(from_dict(entry.load()[1], entry.small))
+    config_class, small = (
+        entry.load()[1],
+        to_dict(from_dict(entry.load()[1], SMALL.get(entry.name, {}))),
+    )
     fields = [f for f in leaves(from_dict(config_class, small), "") if harmless(f[1])]
     chosen = data.draw(st.lists(st.sampled_from(fields), min_size=1, max_size=2))
     for path, hint, _ in chosen:

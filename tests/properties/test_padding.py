@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from small import SMALL_SUITE
 from toys import (
     ChangingSampler,
     behaviour,
@@ -34,7 +35,7 @@ def polluted(rollout, actor=None):
 
 
 def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
-    suite, padded = cliff_suite(**entry.small_suite), []
+    suite, padded = cliff_suite(**SMALL_SUITE.get(entry.name, {})), []
 
     def change(rollout, actor):
         padded.append(int(np.sum(~np.asarray(rollout.valid))))
@@ -50,7 +51,7 @@ def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
 
 
 def test_arbitrary_values_in_padded_entries_leave_adaptation_unchanged(entry):
-    suite = cliff_suite(**entry.small_suite)
+    suite = cliff_suite(**SMALL_SUITE.get(entry.name, {}))
     algorithm = small_agent(entry, suite)
     state, _ = trained(algorithm, train_sampler(suite), 1)
     sampler, tasks = train_sampler(suite), suite.test.tasks

@@ -7,10 +7,11 @@ import contextlib
 import jax
 import numpy as np
 import pytest
+from small import SMALL_SUITE
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, small_agent, trained
 
 from adaptax.experiment.build import make_suite
-from adaptax.sampling.host_loop import host_loop
+from adaptax.sampling.host_engine import host_loop
 
 
 class EnoughError(Exception):
@@ -37,7 +38,9 @@ def data(entry, suite, enough: int | None = None):
 
 @pytest.mark.parametrize("kind", ["point", "cliff"])
 def test_the_compiled_scan_equals_its_step_by_step_loop(entry, kind, monkeypatch):
-    suite = point_suite(entry) if kind == "point" else cliff_suite(**entry.small_suite)
+    suite = (
+        point_suite(entry) if kind == "point" else cliff_suite(**SMALL_SUITE.get(entry.name, {}))
+    )
     scanned = data(entry, suite)
     monkeypatch.setattr("adaptax.sampling.sampler.scan_loop", host_loop)
     stepped = data(entry, suite)
@@ -47,13 +50,13 @@ def test_the_compiled_scan_equals_its_step_by_step_loop(entry, kind, monkeypatch
 
 
 def half_cheetah(entry, num_threads: int):
-    if entry.small_suite:
+    if SMALL_SUITE.get(entry.name, {}):
         pytest.skip("it takes discrete actions, and nothing that runs in threads has any")
     return make_suite("half-cheetah-vel", horizon=4, num_threads=num_threads)
 
 
 def in_processes(entry, num_workers: int):
-    env_id = "CartPole-v1" if entry.small_suite else "Pendulum-v1"
+    env_id = "CartPole-v1" if SMALL_SUITE.get(entry.name, {}) else "Pendulum-v1"
     return make_suite(f"gym:{env_id}", horizon=4, num_workers=num_workers)
 
 

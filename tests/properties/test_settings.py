@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from small import SMALL_SUITE
 from toys import flags, point_suite, small_agent, suite_flags
 
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
+from adaptax.envs.registry import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
 from adaptax.experiment import cli
-from adaptax.experiment.suites import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
 from adaptax.experiment.trainer import TrainerConfig
 
 PREFIXES = (GYM_PREFIX, ML1_PREFIX)
@@ -127,5 +128,5 @@ def test_defaults_come_back_equal(entry, through_flags):
     words = suite_flags(entry)
     trainer_config, algorithm, suite = through_flags(entry.name, "point-goal", words)
     assert algorithm.config == entry.load()[1]()
-    assert suite.config == find_suite("point-goal").load()[0](**entry.small_suite)
+    assert suite.config == find_suite("point-goal").load()[0](**SMALL_SUITE.get(entry.name, {}))
     assert trainer_config == TrainerConfig(f"runs/{entry.name}-point-goal")

@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 
 from adaptax.core.spec import MultiDiscrete
-from adaptax.envs.gym_pool import gym_suite
+from adaptax.envs.pools.gym import gym_suite
 from adaptax.experiment.build import make_algorithm
 from adaptax.functional.distributions import MultiCategorical
-from adaptax.networks.policies import MLPPolicy
-from adaptax.sampling.actor import PolicyActor, UniformActor, encode_action
+from adaptax.networks.heads import MLPPolicy
+from adaptax.sampling.actors import PolicyActor, UniformActor, encode_action
 from adaptax.sampling.sampler import Sampler
 
 SPACE = MultiDiscrete((2, 3))
@@ -71,7 +71,7 @@ def test_recorded_log_probs_are_those_of_the_actions():
 def test_algorithms_learn_from_several_choices(name):
     small = {
         "reinforce": {"num_lanes": 8, "lr": 0.05, "hidden_sizes": (8,)},
-        "ppo": {"num_lanes": 16, "min_steps": 80, "batch_size": 40, "lr": 0.01},
+        "ppo": {"num_lanes": 16, "num_steps": 80, "batch_size": 40, "lr": 0.01},
         "rl2-ppo": {"meta_batch_size": 8, "num_minibatches": 1, "hidden_size": 8, "lr": 0.02},
     }[name]
     suite = gym_suite("locks", Locks, horizon=5)

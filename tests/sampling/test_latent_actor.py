@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from toys import cliff_suite, train_sampler
 
-from adaptax.core.batch import Rollout
+from adaptax.core.experience import Rollout
 from adaptax.functional.belief import Belief, prior
-from adaptax.networks.latent import LatentPolicy
-from adaptax.sampling.host_loop import host_loop
+from adaptax.networks.encoders import LatentPolicy
+from adaptax.sampling.host_engine import host_loop
 from adaptax.sampling.latent import LatentActor, context_tokens, in_a_row
 
 KEY = jax.random.key(0)

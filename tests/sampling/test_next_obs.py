@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.envs.jax_pool import JaxPool, JaxStep
-from adaptax.envs.task import Suite, TaskList
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskList
 from adaptax.sampling import sampler as sampler_module
-from adaptax.sampling.actor import UniformActor
-from adaptax.sampling.host_loop import host_loop
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.host_engine import host_loop
 from adaptax.sampling.sampler import Sampler
 
 

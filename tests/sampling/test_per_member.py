@@ -5,10 +5,10 @@ import pytest
 from random_end import RandomEndEnv, random_end
 
 from adaptax.core.spec import Continuous, Discrete
+from adaptax.learning.sequences import EpisodicActor
 from adaptax.networks.actor_critic import actor_critic
-from adaptax.networks.policies import MLPPolicy
-from adaptax.sampling.actor import PerMember, PolicyActor
-from adaptax.sampling.episodic import EpisodicActor
+from adaptax.networks.heads import MLPPolicy
+from adaptax.sampling.actors import PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
 MEMBERS, LANES = 3, 2

@@ -14,11 +14,11 @@ from counting import Counting, Forgiving, sync
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Continuous
-from adaptax.envs.gym_pool import gym_suite
-from adaptax.envs.task import Suite
-from adaptax.envs.vector_pool import vector_suite
-from adaptax.networks.recurrent import RecurrentActorCritic
-from adaptax.sampling.actor import Memoryless, RecurrentActor
+from adaptax.envs.pools.gym import gym_suite
+from adaptax.envs.pools.vector import vector_suite
+from adaptax.envs.suite import Suite
+from adaptax.networks.memory.recurrent import RecurrentActorCritic
+from adaptax.sampling.actors import Memoryless, RecurrentActor
 from adaptax.sampling.sampler import Sampler
 
 LANES, EPISODES, HORIZON = 2, 3, 6

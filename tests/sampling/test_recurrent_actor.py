@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from random_end import RandomEndEnv, random_end, recurrent_actor
 
-from adaptax.algorithms.rl2 import RL2Config, trial_advantages
-from adaptax.algorithms.trials import Trials, trial_batch
-from adaptax.core.batch import Rollout
+from adaptax.algorithms.meta.rl2 import RL2Config, trial_advantages
+from adaptax.algorithms.meta.trials import Trials, trial_batch
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian
-from adaptax.sampling.actor import RecurrentActor, encode_action, recurrent_inputs
+from adaptax.sampling.actors import RecurrentActor, encode_action, recurrent_inputs
 from adaptax.sampling.sampler import Sampler
 
 SPACES = [Continuous(2), Discrete(3)]

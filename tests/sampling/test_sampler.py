@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from random_end import DRIFTS, RandomEndEnv, random_end, recurrent_actor
 
-from adaptax.core.batch import Rollout
+from adaptax.core.experience import Rollout
 from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
-from adaptax.envs.task import Suite, TaskRange
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskRange
 from adaptax.sampling.sampler import Sampler
 
 SPACES = [Continuous(2), Discrete(3)]

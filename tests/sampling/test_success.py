@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from random_end import RandomEndEnv, random_end
 
-from adaptax.core.batch import Rollout
+from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
-from adaptax.sampling.actor import UniformActor
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
-from adaptax.sampling.success import SuccessCount
+from adaptax.sampling.statistics import SuccessCount
 
 TASKS = tuple(Task(f"t-{i}", i, {"class": name}) for i, name in enumerate("aab"))
 

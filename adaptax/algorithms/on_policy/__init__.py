@@ -1,0 +1,1 @@
+"""Policy gradients on fresh data."""

@@ -1,0 +1,1 @@
+"""Search in parameter space, and no learning at all."""

@@ -1,0 +1,113 @@
+"""What CEM and CMA-ES share: settings, the policy searched for, and how candidates score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from adaptax.algorithms.base import Metrics
+from adaptax.core.config import check_positive, check_unit
+from adaptax.core.spec import EnvSpec
+from adaptax.functional.masking import masked_mean
+from adaptax.functional.returns import discounted_returns
+from adaptax.functional.search import nan_as_worst, ranking
+from adaptax.networks.flat import Flat
+from adaptax.networks.heads import MLPPolicy
+from adaptax.sampling.actors import PerMember, PolicyActor
+from adaptax.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How many candidates a generation has, how they are scored, and what they are."""
+
+    population_size: int = 64
+    """Candidates a generation."""
+    num_tasks: int = 1
+    """Tasks drawn a generation; every candidate is scored on all of them."""
+    num_episodes: int = 1
+    """Episodes of every candidate on each of these tasks."""
+    discount: float = 0.99
+    """Only for the log: candidates are scored by undiscounted returns."""
+    hidden_sizes: tuple[int, ...] = ()
+    """Hidden layers of the policy; none: it is linear."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "population_size", "num_tasks", "num_episodes", "hidden_sizes")
+        check_unit(self, "discount")
+
+
+def policy_of(config: SearchConfig, spec: EnvSpec) -> Flat:
+    """The policy; it acts by its mode, so a standard deviation would be searched for nothing."""
+    module = MLPPolicy(config.hidden_sizes, spec.action, learn_std=False)
+    return Flat(module, spec.observation_size)
+
+
+def mean_actor(policy: Flat, params: jax.Array) -> PolicyActor:
+    """The policy with one vector of parameters [D]."""
+    return PolicyActor(params, policy, deterministic=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Best:
+    """The best candidate that there ever was: lucky, where returns are noisy."""
+
+    params: jax.Array
+    """[D]"""
+    score: jax.Array
+
+    @classmethod
+    def so_far(cls, params: jax.Array) -> Best:
+        """Before any candidate was scored."""
+        return cls(params, jnp.float32(-jnp.inf))
+
+
+@jax.jit
+def better(best: Best, candidates: jax.Array, scores: jax.Array) -> Best:
+    """The best of it and of candidates [P, D] with scores [P]."""
+    first = ranking(scores)[0]
+    new = Best(candidates[first], scores[first])
+    kept: Best = jax.tree.map(partial(jnp.where, new.score > best.score), new, best)
+    return kept
+
+
+def score(
+    config: SearchConfig, policy: Flat, candidates: jax.Array, sampler: Sampler
+) -> tuple[jax.Array, Metrics]:
+    """Mean undiscounted returns [P] of all candidates [P, D], rolled out as one batch; figures.
+
+    A candidate whose return is not a number scores minus infinity.
+    """
+    tasks = sampler.sample_tasks(config.num_tasks)
+    actor = PerMember(mean_actor(policy, jnp.repeat(candidates, len(tasks), axis=0)))
+    rollout = sampler.episodes(actor, tasks * len(candidates), config.num_episodes, 1)
+    ends = {name: getattr(rollout, name) for name in ("terminated", "truncated", "valid")}
+    return _scores(config, rollout.reward, ends)
+
+
+@partial(jax.jit, static_argnums=0)
+def _scores(
+    config: SearchConfig, reward: jax.Array, ends: dict[str, jax.Array]
+) -> tuple[jax.Array, Metrics]:
+    """Of rewards [P * tasks, N, T], the tasks of a candidate one after another."""
+    valid = ends["valid"]
+    ended = valid & (ends["terminated"] | ends["truncated"])
+    totals, counts = (
+        jnp.sum(x.reshape(config.population_size, -1), axis=-1)
+        for x in (jnp.where(valid, reward, 0.0), ended)
+    )
+    scores = nan_as_worst(totals / counts)
+    discounted = discounted_returns(
+        reward, jnp.zeros_like(reward), **ends, discount=config.discount
+    )
+    starts = jnp.pad(ended[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True) & valid
+    return scores, {
+        "return": jnp.mean(scores, where=jnp.isfinite(scores)),
+        "return_max": jnp.max(scores),
+        "return_min": jnp.min(scores),
+        "discounted_return": masked_mean(discounted, starts),
+    }

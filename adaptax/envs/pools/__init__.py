@@ -1,0 +1,1 @@
+"""Pools: P environments stepped together, wherever they run."""

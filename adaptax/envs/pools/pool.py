@@ -1,0 +1,130 @@
+"""Pool: what an agent acts on, P slots at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from adaptax.core.errors import EnvironmentFault, NotFinite
+from adaptax.core.spec import EnvSpec
+
+if TYPE_CHECKING:  # worker processes import this module, and do without JAX
+    from adaptax.core.experience import PyTree
+    from adaptax.envs.task import Task
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of K slots led to."""
+
+    next_obs: np.ndarray
+    """[K, O] float32: never the observation after a reset."""
+    reward: np.ndarray
+    """[K] float32"""
+    terminated: np.ndarray
+    """[K] bool: an absorbing state was reached."""
+    truncated: np.ndarray
+    """[K] bool: the episode was cut, by its time limit for example."""
+    success: np.ndarray
+    """[K] bool: all False where the environment knows no success."""
+    info: dict[str, np.ndarray] = field(default_factory=dict)
+    """Figures by `EnvSpec.info_names`, each [K]."""
+    acted: np.ndarray | None = None
+    """[K] bool: False where the environment spent the step on a reset of its own, of which only
+    `next_obs` counts, an episode's first observation. None: every slot acted."""
+
+
+class Pool(Protocol):
+    """P environments. An episode depends on (environment, task, seed, actions) and nothing else."""
+
+    spec: EnvSpec
+    num_slots: int
+
+    def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Start an episode in each of K slots (indices [K], seeds uint32 [K]); gives obs [K, O]."""
+
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+        """Act in K slots: actions [K, *A] in [-1, 1] or integers. An ended slot needs a reset."""
+
+    def save(self) -> PyTree:
+        """The state of all slots in mid-episode: nested dicts of NumPy arrays."""
+
+    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+        """Go on exactly where `save` stood; `tasks` are those of the P slots."""
+
+    def close(self) -> None:
+        """Free threads, processes and memory."""
+
+
+class SlotFault(EnvironmentFault):
+    """A fault of one slot: where it happened, at which step of its episode, on which task."""
+
+    def __init__(self, slot: int, step: int, task: Task | None, problem: str) -> None:
+        self.slot, self.step, self.task, self.problem = slot, step, task, problem
+        name = repr(task.name) if task else "none"
+        super().__init__(f"slot {slot}, step {step}, task {name}: {problem}")
+
+
+class SlotNotFinite(SlotFault, NotFinite):
+    """A slot whose action, observation or reward is NaN or infinite."""
+
+
+class Slots:
+    """What P slots are at, and the checks that name the first slot where something is wrong."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.tasks: list[Task | None] = [None] * num_slots
+        self.num_steps = np.zeros(num_slots, np.int64)
+        self.running = np.zeros(num_slots, bool)
+
+    def fault(self, slot: int, problem: str, kind: type[SlotFault] = SlotFault) -> SlotFault:
+        """The exception that says what is wrong with a slot."""
+        return kind(slot, int(self.num_steps[slot]), self.tasks[slot], problem)
+
+    def require(
+        self,
+        good: np.ndarray,
+        slots: np.ndarray,
+        problem: str,
+        kind: type[SlotFault] = SlotFault,
+    ) -> None:
+        """Raise the fault of the first of `slots` [K] whose `good` [K] is False."""
+        if not good.all():
+            raise self.fault(int(slots[np.argmin(good)]), problem, kind)
+
+    def require_finite(self, values: np.ndarray, slots: np.ndarray, what: str) -> None:
+        """Raise the fault of the first of `slots` [K] where `values` [K, ...] is not finite."""
+        if not np.isfinite(values).all():
+            good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
+            self.require(good, slots, f"{what} is not finite", SlotNotFinite)
+
+
+@contextlib.contextmanager
+def closed_on_error(pool: Pool) -> Iterator[None]:
+    """Close the pool on any exception, Ctrl-C included: who still owes an answer is unknown."""
+    try:
+        yield
+    except BaseException:
+        pool.close()
+        raise
+
+
+def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
+    """Raise a one-line error unless `actions` fit the environment."""
+    expected = (num, *spec.action.shape)
+    if actions.shape != expected:
+        raise EnvironmentFault(
+            f"actions have shape {actions.shape}; the environment takes {expected} for {num} slots"
+        )
+
+
+def check_reset(slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> None:
+    """Raise a one-line error unless every slot has a seed and a task."""
+    if not len(slots) == len(seeds) == len(tasks):
+        raise EnvironmentFault(
+            f"a reset of {len(slots)} slots was given {len(seeds)} seeds and {len(tasks)} tasks"
+        )

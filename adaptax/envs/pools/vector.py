@@ -1,0 +1,276 @@
+"""Gymnasium vector environments as pools, whatever they do with a lane that has ended.
+
+Most can reset a single lane on request: SyncVectorEnv, AsyncVectorEnv, and every one whose
+autoreset mode is DISABLED. VectorPool runs these, with the data of GymPool. All others reset a lane
+on their own, on the step that ended it (SAME_STEP) or in place of the next one (NEXT_STEP);
+AutoresetPool runs these, and episodes have the environment's own seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from adaptax.core.errors import EnvironmentFault, check
+from adaptax.core.spec import EnvSpec
+from adaptax.envs.pools.episode_log import EpisodeLog
+from adaptax.envs.pools.pool import Pool, StepResult, check_actions, check_reset
+from adaptax.envs.pools.vector_lanes import LanesStep, MakeVec, VectorLanes
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Params, Task, task_lists
+
+if TYPE_CHECKING:
+    from adaptax.core.experience import PyTree
+
+
+def vector_suite(
+    name: str,
+    make_vec: MakeVec,
+    *,
+    train: Sequence[Params] | None = None,
+    test: Sequence[Params] | None = None,
+    horizon: int | None = None,
+    trial_episodes: int = 1,
+) -> Suite:
+    """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
+    train_tasks, test_tasks = task_lists(name, train, test)
+    spec = vector_spec(make_vec, horizon, trial_episodes, train_tasks.tasks[0])
+    return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))
+
+
+def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, task: Task) -> EnvSpec:
+    """Sizes and protocol of `make_vec`'s environments.
+
+    One with a single lane is made and takes a step on `task`, to see whether it reports success.
+    """
+    lanes = VectorLanes(make_vec, 1)
+    try:
+        vec = lanes.vec
+        own = getattr(vec.spec, "max_episode_steps", None), getattr(vec, "max_episode_steps", None)
+        limits = [limit for limit in (horizon, *own) if limit is not None]
+        check(len(limits) > 0, f"{vec} has no time limit: give a horizon, in steps")
+        lanes.reset_all(0, task)
+        idle = np.zeros(lanes.action.shape, lanes.action.dtype)
+        success = lanes.step([lanes.decode(idle)]).success
+    finally:
+        lanes.vec.close()
+    size, known = lanes.observation_size, success is not None
+    return EnvSpec(size, lanes.action, min(limits), trial_episodes, has_success=known)
+
+
+def vector_pool(make_vec: MakeVec, spec: EnvSpec, num_slots: int) -> Pool:
+    """The pool for what this vector environment can do."""
+    lanes = VectorLanes(make_vec, num_slots)
+    return VectorPool(lanes, spec) if lanes.can_reset_one else AutoresetPool(lanes, spec)
+
+
+class VectorPool:
+    """P lanes that step together and are reset one by one, each from its own seed.
+
+    A step acts in all slots whose episode runs; the others idle. A reset on request comes before
+    the environment's own, so that no step is spent on one; only in mode SAME_STEP must the
+    environment bear a reset without options.
+    """
+
+    def __init__(self, lanes: VectorLanes, spec: EnvSpec) -> None:
+        self.spec, self.num_slots = spec, lanes.vec.num_envs
+        self._lanes, self._log = lanes, EpisodeLog(spec, self.num_slots)
+        self._begun = False
+        self._unfit = np.zeros(self.num_slots, bool)
+        """Lanes that must not even idle before a reset."""
+
+    def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Start an episode in each of K slots; gives obs [K, O]."""
+        self._log.announce(slots, tasks)
+        if not self._begun:  # only then can lanes be reset one by one
+            self._lanes.reset_all(0, tasks[0])
+            self._begun = True
+        obs = self._lanes.reset(slots, seeds, tasks)
+        _require_finite(self._log, slots, obs)
+        self._log.begin(slots, seeds, obs)
+        self._unfit[slots] = False
+        return obs
+
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+        """Act in the K slots whose episode runs; actions [K, *A]."""
+        every = _every_action(self.spec, self._log, slots, actions)
+        idle = np.flatnonzero(self._unfit)
+        if len(idle):
+            acting = self._log.tasks[slots[0]]
+            assert acting is not None
+            tasks = [self._log.tasks[slot] or acting for slot in idle]
+            self._lanes.reset(idle, self._log.seeds[idle], tasks)
+        step = _act(self._lanes, self._log, slots, every)
+        # An environment's own reset comes without a task: what can be prevented of it is.
+        own_reset = self._lanes.mode is AutoresetMode.SAME_STEP
+        self._unfit = np.zeros_like(self._unfit) if own_reset else step.terminated | step.truncated
+        return _outcome(self.spec, self._log, slots, every, step)
+
+    def save(self) -> PyTree:
+        """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
+        return self._log.save()
+
+    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+        """Play the running episodes again up to where `save` stood; `tasks` are of the P slots."""
+        self._log.play(saved, self, tasks)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._lanes.vec.close()
+
+
+class AutoresetPool:
+    """P lanes of a vector environment that alone decides when and how it resets a lane.
+
+    A reset of all slots at once takes the first slot's seed for the whole environment. Any other
+    is the environment's own: only a lane that has just ended can have it, on the task it had, and
+    its seed is ignored. In mode NEXT_STEP it takes the lane's next step (`StepResult.acted`).
+    """
+
+    def __init__(self, lanes: VectorLanes, spec: EnvSpec) -> None:
+        self.spec, self.num_slots = spec, lanes.vec.num_envs
+        self._lanes, self._log = lanes, EpisodeLog(spec, self.num_slots)
+        self._seed = 0
+        self._history: list[np.ndarray] = []
+        """All lanes' actions since they were reset together, each [k, P, *A]: what save keeps."""
+        self._obs = np.zeros((self.num_slots, spec.observation_size), np.float32)
+        self._ended, self._waiting = np.zeros((2, self.num_slots), bool)
+        """Lanes that the last step ended, and those whose next one is spent on a reset."""
+
+    def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Start an episode in each of K slots; gives obs [K, O], the last one where it waits."""
+        check_reset(slots, seeds, tasks)
+        if len(slots) == self.num_slots:
+            return self._reset_all(int(seeds[0]), tasks)
+        same = [_same(task, self._log.tasks[slot]) for slot, task in zip(slots, tasks, strict=True)]
+        self._log.require(np.array(same), slots, "this vector environment cannot change its task")
+        self._log.require(
+            self._ended[slots],
+            slots,
+            f"cut at the horizon of {self.spec.horizon} steps, but this vector environment resets "
+            "a lane only where it has ended the episode itself: give it the same time limit",
+        )
+        self._log.announce(slots, tasks)
+        self._log.begin(slots, seeds, self._obs[slots])
+        self._waiting[slots] = self._lanes.mode is AutoresetMode.NEXT_STEP
+        obs: np.ndarray = self._obs[slots]
+        return obs
+
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+        """Act in the K slots whose episode runs; actions [K, *A]."""
+        every = _every_action(self.spec, self._log, slots, actions)
+        step, acted = self._advance(slots, every), None
+        if self._waiting.any():
+            acted = ~self._waiting[slots]
+            self._waiting[:] = False
+        return _outcome(self.spec, self._log, slots, every, step, acted)
+
+    def save(self) -> PyTree:
+        """One seed and every action since: the lanes share what they draw from."""
+        history = np.zeros((1, self.num_slots, *self.spec.action.shape), self.spec.action.dtype)
+        num_actions = sum(map(len, self._history))
+        if self._history:
+            history = np.concatenate(self._history)
+            self._history = [history]  # so that the next call has few to join
+        return {
+            "seed": self._seed,
+            "num_actions": num_actions,
+            "history": history,
+            "obs": self._obs.copy(),
+            "waiting": self._waiting.copy(),
+            "num_steps": self._log.num_steps.copy(),
+            "running": self._log.running.copy(),
+        }
+
+    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+        """Play everything again since all lanes were reset; `tasks` are of the P slots."""
+        every = np.arange(self.num_slots)
+        self._reset_all(int(saved["seed"]), tasks)
+        for actions in saved["history"][: int(saved["num_actions"])]:
+            self._advance(every, actions)
+        same = (self._obs == saved["obs"]).all(axis=1)
+        self._log.require(same, every, "what was saved, played again, led elsewhere")
+        self._waiting[:] = saved["waiting"]
+        self._log.num_steps[:], self._log.running[:] = saved["num_steps"], saved["running"]
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._lanes.vec.close()
+
+    def _reset_all(self, seed: int, tasks: Sequence[Task]) -> np.ndarray:
+        every = np.arange(self.num_slots)
+        if not all(_same(task, tasks[0]) for task in tasks):
+            raise EnvironmentFault("this vector environment takes one task for all its lanes")
+        self._log.announce(every, tasks)
+        self._seed, self._history = seed, []
+        self._obs = self._lanes.reset_all(seed, tasks[0])
+        _require_finite(self._log, every, self._obs)
+        self._log.begin(every, seed, self._obs)
+        self._ended[:] = self._waiting[:] = False
+        return self._obs.copy()
+
+    def _advance(self, slots: np.ndarray, every: np.ndarray) -> LanesStep:
+        self._history.append(every[None])
+        step = _act(self._lanes, self._log, slots, every)
+        self._obs, self._ended = step.obs, step.terminated | step.truncated
+        return step
+
+
+def _same(task: Task, other: Task | None) -> bool:
+    return task is other or (other is not None and task.plain() == other.plain())
+
+
+def _require_finite(log: EpisodeLog, slots: np.ndarray, obs: np.ndarray) -> None:
+    log.require_finite(obs, slots, "the observation after the reset")
+
+
+def _every_action(
+    spec: EnvSpec, log: EpisodeLog, slots: np.ndarray, actions: np.ndarray
+) -> np.ndarray:
+    """The actions of all lanes [P, *A], zero in those that idle."""
+    check_actions(spec, actions, len(slots))
+    log.require(log.running[slots], slots, "no running episode: reset it first")
+    left_out = np.setdiff1d(np.flatnonzero(log.running), slots)
+    none = np.zeros(len(left_out), bool)
+    log.require(none, left_out, "a vector environment steps all lanes at once, and this one runs")
+    every = np.zeros((len(log.running), *spec.action.shape), spec.action.dtype)
+    every[slots] = actions
+    return every
+
+
+def _act(lanes: VectorLanes, log: EpisodeLog, slots: np.ndarray, every: np.ndarray) -> LanesStep:
+    """Step all lanes; in `slots` what comes of it must be finite."""
+    native = []
+    for slot, action in enumerate(every):
+        try:
+            native.append(lanes.decode(action))
+        except ValueError as error:
+            raise log.fault(slot, str(error)) from error
+    step = lanes.step(native)
+    log.require_finite(step.next_obs[slots], slots, "the observation")
+    log.require_finite(step.reward[slots], slots, "the reward")
+    return step
+
+
+def _outcome(
+    spec: EnvSpec,
+    log: EpisodeLog,
+    slots: np.ndarray,
+    every: np.ndarray,
+    step: LanesStep,
+    acted: np.ndarray | None = None,
+) -> StepResult:
+    """The step's result in `slots`, with the time limit, and on record in those that acted."""
+    did = np.ones(len(slots), bool) if acted is None else acted
+    terminated = step.terminated[slots]
+    last = did & (log.num_steps[slots] + 1 >= spec.horizon)
+    truncated = (step.truncated[slots] | last) & ~terminated
+    next_obs, ended = step.next_obs[slots], terminated | truncated
+    log.add(slots[did], every[slots[did]], next_obs[did], ended[did])
+    success = np.zeros_like(ended) if step.success is None else step.success[slots]
+    reward = step.reward[slots]
+    return StepResult(next_obs, reward, terminated, truncated, success, acted=acted)

@@ -1,0 +1,140 @@
+"""A Gymnasium vector environment in the terms of adaptax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
+
+from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.envs.pools.gym_spaces import (
+    action_decoder,
+    observation_encoder,
+    reset_options,
+    success_in,
+)
+from adaptax.envs.task import Task
+
+MakeVec = Callable[[int], VectorEnv[Any, Any, Any]]
+"""Makes a vector environment of so many lanes."""
+
+
+@dataclass(frozen=True)
+class LanesStep:
+    """What a step of all P lanes led to."""
+
+    next_obs: np.ndarray
+    """[P, O]: what the step led to, also where the environment has reset the lane since."""
+    obs: np.ndarray
+    """[P, O]: where the lane stands now."""
+    reward: np.ndarray
+    """[P] float32"""
+    terminated: np.ndarray
+    """[P] bool"""
+    truncated: np.ndarray
+    """[P] bool: by the environment's own limit."""
+    success: np.ndarray | None
+    """[P] bool; None where the environment says nothing of it."""
+
+
+class VectorLanes:
+    """P lanes that step together."""
+
+    def __init__(self, make_vec: MakeVec, num_lanes: int) -> None:
+        try:
+            self.vec = make_vec(num_lanes)
+        except gymnasium.error.Error as error:
+            raise ConfigError(one_line(error)) from error
+        self.mode = _autoreset_mode(self.vec)
+        self._takes_seeds = isinstance(self.vec.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self.can_reset_one = self._takes_seeds or self.mode is AutoresetMode.DISABLED
+        """Whether a lane can be reset without the others."""
+        space = self.vec.single_observation_space
+        self.observation_size, self._encode = observation_encoder(space)
+        self.action, self.decode = action_decoder(self.vec.single_action_space)
+
+    def reset_all(self, seed: int, task: Task) -> np.ndarray:
+        """Start every lane afresh from one seed on one task; gives obs [P, O]."""
+        return self._reset(seed, reset_options(task.params))
+
+    def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Start some lanes afresh, each from its own seed on its own task; gives obs [K, O]."""
+        obs = np.zeros((len(slots), self.observation_size), np.float32)
+        for group in self._groups(tasks):
+            chosen = slots[group]
+            mask = np.zeros(self.vec.num_envs, bool)
+            mask[chosen] = True
+            every = np.zeros(self.vec.num_envs, np.uint32)
+            every[chosen] = seeds[group]
+            seed = every.tolist() if self._takes_seeds else int(seeds[group[0]])
+            options = {**tasks[group[0]].params, "reset_mask": mask}
+            obs[group] = self._reset(seed, options)[chosen]
+        return obs
+
+    def step(self, native_actions: Sequence[Any]) -> LanesStep:
+        """Act in all P lanes, with actions that `decode` has given."""
+        actions = np.stack(native_actions).astype(self.vec.action_space.dtype)
+        try:
+            native, reward, terminated, truncated, info = self.vec.step(actions)
+            obs = self._rows(native)
+        except Exception as error:
+            raise _failure(error) from error
+        next_obs, success = obs, success_in(info)
+        terminated = np.array(terminated, bool)
+        truncated = np.array(truncated, bool) & ~terminated
+        ended = np.flatnonzero(terminated | truncated)
+        if self.mode is AutoresetMode.SAME_STEP and len(ended):
+            next_obs = obs.copy()
+            next_obs[ended] = [self._encode(info["final_obs"][lane]) for lane in ended]
+            success = _with_final(success, success_in(info.get("final_info", {})), ended)
+        success = None if success is None else np.asarray(success).astype(bool)
+        reward = np.asarray(reward, np.float32)
+        return LanesStep(next_obs, obs, reward, terminated, truncated, success)
+
+    def _reset(self, seed: Any, options: dict[str, Any] | None) -> np.ndarray:
+        try:
+            return self._rows(self.vec.reset(seed=seed, options=options)[0])
+        except Exception as error:
+            raise _failure(error) from error
+
+    def _rows(self, native: Any) -> np.ndarray:
+        """A batch of observations as [P, O] float32."""
+        return np.stack([self._encode(obs) for obs in iterate(self.vec.observation_space, native)])
+
+    def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """Which of the tasks' lanes one call can reset.
+
+        Options are for all its lanes; and so is a seed, but where a list of them is understood.
+        """
+        groups: dict[int, list[int]] = {}
+        for i, task in enumerate(tasks):
+            groups.setdefault(id(task) if self._takes_seeds else i, []).append(i)
+        return list(groups.values())
+
+
+def _autoreset_mode(vec: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    mode = vec.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise ConfigError(
+            f"{vec} does not tell when it resets its lanes: metadata['autoreset_mode'] is {mode}, "
+            f"not one of {', '.join(map(str, AutoresetMode))}"
+        )
+    return mode
+
+
+def _with_final(success: Any, final: Any, ended: np.ndarray) -> Any:
+    """The step's success where lanes go on, the final one where they ended; None if unknown."""
+    if final is None:
+        return success
+    merged = np.zeros(len(final), bool) if success is None else np.array(success, bool)
+    merged[ended] = np.asarray(final)[ended].astype(bool)
+    return merged
+
+
+def _failure(error: Exception) -> EnvironmentFault:
+    return EnvironmentFault(f"the vector environment failed: {one_line(error)}")

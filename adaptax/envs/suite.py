@@ -1,0 +1,39 @@
+"""Suites: a family of tasks together with the environment that they are tasks of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from adaptax.core.spec import EnvSpec
+from adaptax.envs.pools.pool import Pool
+from adaptax.envs.task import TaskDistribution
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A family of tasks with its environment: what `train` trains on and `evaluate` tests on."""
+
+    name: str
+    spec: EnvSpec
+    train: TaskDistribution
+    test: TaskDistribution
+    """Held out: never seen in training."""
+    make_pool: Callable[[int], Pool]
+    """`make_pool(num_slots)` makes a pool of so many environments."""
+    max_slots: int | None = None
+    """Environments that a pool should not exceed, where they take much memory."""
+    config: Any = None
+    """The settings that it was made with, a dataclass; None for a person's own suite."""
+
+    def task_set_hash(self) -> str:
+        """Twelve hex digits that tell whether two runs used the same tasks."""
+        listed = [
+            None if d.tasks is None else [task.plain() for task in d.tasks]
+            for d in (self.train, self.test)
+        ]
+        text = json.dumps([self.name, listed], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Task suites: families of tasks with their environment, one file each."""

@@ -1,0 +1,130 @@
+"""What the locomotion families share: settings, task sets, velocities, outcomes, reset noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.config import check_positive
+from adaptax.core.errors import check
+from adaptax.core.rng import named_generator
+from adaptax.envs.physics.body import Body, Outcome, Physics
+from adaptax.envs.pools.mujoco import MujocoPool
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Params, TaskDistribution, TaskList, TaskRange
+
+TRIAL_EPISODES = 3
+"""PEARL's protocol (oyster, configs): two episodes to explore and one that counts."""
+
+DrawTask = Callable[[np.random.Generator], Params]
+"""Draws one task's parameters."""
+
+
+@dataclass(frozen=True)
+class DrawnTasksConfig:
+    """Settings of a family whose tasks are drawn at random."""
+
+    horizon: int = 200
+    """Steps of an episode."""
+    num_train_tasks: int | None = None
+    """Number of training tasks; None draws new ones for ever."""
+    num_test_tasks: int = 50
+    """Number of held-out tasks."""
+    task_seed: int = 0
+    """Seed of the listed tasks."""
+    num_threads: int = 0
+    """Threads that step the physics; 0 means one a core."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "horizon", "num_train_tasks", "num_test_tasks")
+        check(self.task_seed >= 0, f"task_seed must not be negative, but is {self.task_seed}")
+        _check_threads(self.num_threads)
+
+
+@dataclass(frozen=True)
+class FixedTasksConfig:
+    """Settings of a family whose few tasks are fixed."""
+
+    horizon: int = 200
+    """Steps of an episode."""
+    num_threads: int = 0
+    """Threads that step the physics; 0 means one a core."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "horizon")
+        _check_threads(self.num_threads)
+
+
+def drawn_tasks_suite(name: str, config: DrawnTasksConfig, body: Body, draw: DrawTask) -> Suite:
+    """The family `name` of `body`, its task sets drawn from their own streams."""
+
+    def listed(split: str, num_tasks: int) -> TaskList:
+        rng = named_generator(config.task_seed, name, split)
+        return TaskList(f"{name}-{split}", [draw(rng) for _ in range(num_tasks)])
+
+    train: TaskDistribution = TaskRange(f"{name}-train", draw)
+    if config.num_train_tasks is not None:
+        train = listed("train", config.num_train_tasks)
+    pool = partial(MujocoPool, body, num_threads=config.num_threads)
+    return Suite(name, body.spec, train, listed("test", config.num_test_tasks), pool)
+
+
+def two_directions_suite(name: str, config: FixedTasksConfig, body: Body) -> Suite:
+    """The family `name` of `body` with two tasks, forwards and backwards, in training and test."""
+    tasks = TaskList(name, [{"direction": 1.0}, {"direction": -1.0}])
+    pool = partial(MujocoPool, body, num_threads=config.num_threads)
+    return Suite(name, body.spec, tasks, tasks, pool)
+
+
+def check_range(config: Any) -> None:
+    """Raise unless `low` of a config is less than its `high`."""
+    low, high = config.low, config.high
+    check(low < high, f"low must be less than high, not {low} and {high}")
+
+
+def draw_uniform(name: str, low: float, high: float, rng: np.random.Generator) -> Params:
+    """One parameter `name`, uniform on [low, high]."""
+    return {name: float(rng.uniform(low, high))}
+
+
+def mean_velocity(before: Physics, after: Physics, seconds: float) -> np.ndarray:
+    """[K], m/s: mean over a step of `seconds`, along x, the first joint."""
+    distance: np.ndarray = after.qpos[:, 0] - before.qpos[:, 0]
+    return distance / seconds
+
+
+def squared_norm(vectors: np.ndarray) -> np.ndarray:
+    """[K]: |a|^2 of actions or other vectors [K, A]."""
+    total: np.ndarray = np.square(vectors).sum(axis=1)
+    return total
+
+
+def outcome(
+    reward: np.ndarray, terminated: np.ndarray | None = None, **info: np.ndarray
+) -> Outcome:
+    """An outcome [K] of families that know no success; without `terminated` none terminates."""
+    if terminated is None:
+        terminated = np.zeros(len(reward), bool)
+    return Outcome(reward, terminated, np.zeros(len(reward), bool), info)
+
+
+def uniform_normal_noise(
+    num_qpos: int, num_qvel: int, scale: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gymnasium's noise of HalfCheetah-v5 and Ant-v5: qpos + U(-s, s), qvel + s N(0, 1)."""
+    return rng.uniform(-scale, scale, num_qpos), scale * rng.standard_normal(num_qvel)
+
+
+def uniform_noise(
+    num_qpos: int, num_qvel: int, scale: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gymnasium's noise of its other bodies: qpos + U(-s, s), qvel + U(-s, s)."""
+    return rng.uniform(-scale, scale, num_qpos), rng.uniform(-scale, scale, num_qvel)
+
+
+def _check_threads(num_threads: int) -> None:
+    check(num_threads >= 0, f"num_threads must not be negative, but is {num_threads}")

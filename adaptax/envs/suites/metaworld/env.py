@@ -1,0 +1,152 @@
+"""One lane of Meta-World as a Gymnasium environment whose task is an argument of reset.
+
+Simulators are made once a class and kept. An episode is what a new environment object of
+Meta-World's gives after `set_task` and its first reset, whatever this one has done before: all
+that an episode can change, in Python as in MuJoCo, is put back before the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+from adaptax.core.errors import unknown_name
+from adaptax.envs.suites.metaworld.fast import fast_class
+
+NUM_OBS = 39
+"""Hand, gripper and objects, now and one step ago, and 3 numbers for the goal."""
+NUM_ACTIONS = 4
+MODEL_FIELDS = ("body_pos", "site_pos")
+"""What a task changes in the model."""
+STATE_KIND = mujoco.mjtState.mjSTATE_INTEGRATION
+"""All that physics goes on from, with what its solver starts at."""
+
+
+class MetaWorldEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Meta-World's classes; `reset(options={"class": ..., "rand_vec": ...})` says which task.
+
+    `rand_vec` is Meta-World's own description of a goal. The last 3 observations are 0 in its
+    place, as in the ML benchmarks; or, where `told_classes` are given, they are the goal, and a
+    one-hot of the class follows, as in the MT benchmarks. Success ends no episode.
+    """
+
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (NUM_ACTIONS,), np.float32)
+
+    def __init__(self, told_classes: tuple[str, ...] = ()) -> None:
+        self.told_classes = told_classes
+        size = NUM_OBS + len(told_classes)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self._simulators: dict[str, Simulator] = {}
+        self._current: Any = None
+        self._one_hot = np.zeros(len(told_classes))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode on the task in `options`; nothing in it is random."""
+        assert options is not None
+        name = str(options["class"])
+        if name not in self._simulators:
+            self._simulators[name] = Simulator(name, goal_hidden=not self.told_classes)
+        simulator = self._simulators[name]
+        self._current = simulator.env
+        self._one_hot = np.array([float(name == told) for told in self.told_classes])
+        return self._told(simulator.begin(np.asarray(options["rand_vec"], np.float64))), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Act; `info["success"]` is 1 where the task is solved now."""
+        obs, reward, terminated, truncated, info = self._current.step(action)
+        return self._told(obs), reward, terminated, truncated, info
+
+    @property
+    def model(self) -> Any:
+        """MuJoCo's model of the task in hand."""
+        return self._current.model
+
+    @property
+    def data(self) -> Any:
+        """MuJoCo's state of the task in hand."""
+        return self._current.data
+
+    def close(self) -> None:
+        """Free the simulators."""
+        self._simulators.clear()
+        self._current = None
+
+    def _told(self, obs: np.ndarray) -> np.ndarray:
+        return np.concatenate([obs, self._one_hot]) if self.told_classes else obs
+
+
+class Simulator:
+    """An environment object of one class, with what it takes to start the same episode again."""
+
+    def __init__(self, name: str, goal_hidden: bool) -> None:
+        if name not in ALL_V3_ENVIRONMENTS:
+            raise unknown_name("Meta-World class", name, ALL_V3_ENVIRONMENTS)
+        self.env: Any = fast_class(ALL_V3_ENVIRONMENTS[name])()
+        self.env._set_task_called = True  # what set_task does, without its pickled task
+        self.env._partially_observable = goal_hidden
+        self.env.__dict__.pop("sawyer_observation_space", None)  # depends on it
+        self._new = _State.of(self.env)
+        self._begun: tuple[np.ndarray, np.ndarray, _State] | None = None
+        """Of the last goal: its vector, the first observation, and the state it is seen in."""
+
+    def begin(self, rand_vec: np.ndarray) -> np.ndarray:
+        """The first observation [39] of an episode; Meta-World's reset runs only for a new goal."""
+        if self._begun is not None and np.array_equal(self._begun[0], rand_vec):
+            _, obs, begun = self._begun
+            begun.put_into(self.env)
+            return obs.copy()
+        self._begun = None
+        self._new.put_into(self.env)
+        self.env._last_rand_vec = rand_vec.copy()
+        obs, _ = self.env.reset()
+        self._begun = rand_vec.copy(), obs.copy(), _State.of(self.env)
+        return np.asarray(obs)
+
+
+@dataclass(frozen=True)
+class _State:
+    """All of an environment object that an episode can change."""
+
+    physics: np.ndarray
+    model: dict[str, np.ndarray]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, env: Any) -> _State:
+        """The present state, apart from what comes after."""
+        physics = np.zeros(mujoco.mj_stateSize(env.model, STATE_KIND))
+        mujoco.mj_getState(env.model, env.data, physics, STATE_KIND)
+        model = {name: getattr(env.model, name).copy() for name in MODEL_FIELDS}
+        return cls(physics, model, _apart(vars(env)))
+
+    def put_into(self, env: Any) -> None:
+        """Bring the object back to where it was."""
+        for name, values in self.model.items():
+            getattr(env.model, name)[:] = values
+        mujoco.mj_resetData(env.model, env.data)
+        mujoco.mj_setState(env.model, env.data, self.physics, STATE_KIND)
+        mujoco.mj_forward(env.model, env.data)  # positions, for whoever looks before a step
+        mujoco.mj_setState(env.model, env.data, self.physics, STATE_KIND)
+        vars(env).clear()
+        vars(env).update(_apart(self.attributes))
+
+
+def _apart(value: Any) -> Any:
+    """A value that no later change reaches; views of the simulation remain views of it."""
+    if isinstance(value, dict):
+        return {name: _apart(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_apart(item) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    base: Any = value
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    return value.copy() if isinstance(base, np.ndarray) else value

@@ -1,0 +1,102 @@
+"""Random tabular MDPs: a task is one table of transitions and rewards (Duan et al. 2016, 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptax.core.config import check_positive
+from adaptax.core.experience import PyTree
+from adaptax.core.rng import named_generator
+from adaptax.core.spec import Discrete, EnvSpec
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Params, TaskList, TaskRange
+
+_PRIOR_MEAN, _PRIOR_STD = 1.0, 1.0
+"""Of the mean reward of a state and an action, which is normal."""
+_REWARD_STD = 1.0
+"""Of a reward around its mean, normal too."""
+
+
+@dataclass(frozen=True)
+class TabularMDPConfig:
+    """Transitions from a flat Dirichlet prior, mean rewards from N(1, 1), as in the paper."""
+
+    num_states: int = 10
+    num_actions: int = 5
+    horizon: int = 10
+    """Steps an episode."""
+    num_episodes: int = 10
+    """Episodes on one MDP, a trial; the paper has 10, 25, 50, 75 and 100."""
+    num_test_tasks: int = 100
+    task_seed: int = 0
+    """Seed of the held-out MDPs."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_states", "num_actions", "horizon", "num_episodes")
+        check_positive(self, "num_test_tasks")
+
+
+@dataclass(frozen=True)
+class TabularMDPEnv:
+    """S states, seen one-hot, of which every episode starts in the first.
+
+    The reward of an action is normal around the mean of state and action, with variance 1.
+    """
+
+    num_states: int
+    num_actions: int
+    horizon: int
+    trial_episodes: int
+
+    @property
+    def spec(self) -> EnvSpec:
+        """A state seen, an action chosen; an episode is over at its horizon."""
+        return EnvSpec(
+            self.num_states,
+            Discrete(self.num_actions),
+            self.horizon,
+            self.trial_episodes,
+            horizon_terminates=True,
+        )
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+        """In the first state."""
+        state = jnp.array(0)
+        return state, self._seen(state)
+
+    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
+        """`params` hold `transition` [S, A, S] and `reward_mean` [S, A]."""
+        reward_key, state_key = jax.random.split(key)
+        noise = _REWARD_STD * jax.random.normal(reward_key)
+        reward = params["reward_mean"][state, action] + noise
+        cumulative = jnp.cumsum(params["transition"][state, action])
+        place = jnp.sum(cumulative <= jax.random.uniform(state_key))
+        state = jnp.minimum(place, self.num_states - 1)  # the sum may fall short of 1 by rounding
+        return JaxStep(state, self._seen(state), reward, jnp.array(False), jnp.array(False))
+
+    def _seen(self, state: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(state, self.num_states)
+
+
+def tabular_mdp(config: TabularMDPConfig) -> Suite:
+    """`tabular-mdp`: a new table every trial."""
+    name, size = "tabular-mdp", (config.num_states, config.num_actions)
+    env = TabularMDPEnv(*size, config.horizon, config.num_episodes)
+
+    def draw(rng: np.random.Generator) -> Params:
+        transition = rng.dirichlet(np.ones(config.num_states), size)
+        reward_mean = rng.normal(_PRIOR_MEAN, _PRIOR_STD, size)
+        return {
+            "transition": transition.astype(np.float32),
+            "reward_mean": reward_mean.astype(np.float32),
+        }
+
+    held_out = named_generator(config.task_seed, name, "test")
+    test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
+    return Suite(name, env.spec, TaskRange(name, draw), test, lambda n: JaxPool(env, n))

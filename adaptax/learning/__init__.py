@@ -1,0 +1,1 @@
+"""From rollouts to what networks learn from: sequences, advantages, minibatches, replay."""

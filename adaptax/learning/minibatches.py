@@ -1,0 +1,154 @@
+"""Gradient descent over epochs of minibatches, as one compiled scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from adaptax.core.experience import PyTree
+from adaptax.functional.masking import masked_mean
+
+Figures = dict[str, jax.Array]
+"""Numbers to report, by name."""
+Loss = Callable[[PyTree, Any], tuple[jax.Array, Figures]]
+"""Of (parameters, part of the batch): what to minimise, and figures."""
+Stop = Callable[[Figures], jax.Array]
+"""Of a minibatch's figures: whether to stop."""
+Schedule = Literal["constant", "linear", "exponential"]
+
+MakeOptimizer = Callable[[Any], optax.GradientTransformation]
+"""Of a learning rate."""
+ADAM = partial(optax.adam, eps=1e-5)
+"""As in OpenAI Baselines' PPO2 and Pyrado."""
+
+
+class Scheduled(Protocol):
+    """Settings of an optimizer whose step size may fall from pass to pass."""
+
+    @property
+    def lr(self) -> float:
+        """Step size at the start."""
+
+    @property
+    def lr_schedule(self) -> Schedule:
+        """How it falls."""
+
+    @property
+    def lr_schedule_steps(self) -> int:
+        """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+
+    @property
+    def max_grad_norm(self) -> float | None:
+        """Bound on the norm of all gradients together."""
+
+
+def optimizer(
+    config: Scheduled, updates_per_pass: int = 1, make: MakeOptimizer = ADAM
+) -> optax.GradientTransformation:
+    """What `make` gives for the learning rate, with the clip.
+
+    Its state does not depend on `updates_per_pass`.
+    """
+    return clipped(make(learning_rate(config, updates_per_pass)), config.max_grad_norm)
+
+
+def clipped(
+    step: optax.GradientTransformation, max_grad_norm: float | None
+) -> optax.GradientTransformation:
+    """`step` behind one clip by the global norm of all gradients that it gets."""
+    if max_grad_norm is None:
+        return step
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), step)
+
+
+def learning_rate(config: Scheduled, updates_per_pass: int) -> Any:
+    """The rate, as a function of the number of updates unless it is constant."""
+
+    def rate(num_updates: jax.Array) -> jax.Array:
+        num_passes = num_updates // updates_per_pass
+        return config.lr * share_left(config.lr_schedule, num_passes / config.lr_schedule_steps)
+
+    return config.lr if config.lr_schedule == "constant" else rate
+
+
+def share_left(schedule: Schedule, progress: jax.Array) -> jax.Array:
+    """What is left of a value at `progress` x of its schedule, in [0, 1].
+
+    1 if it is constant, max(1 - x, 0) if `linear`, 0.1^x if `exponential`.
+    """
+    if schedule == "constant":
+        return jnp.ones_like(progress)
+    return jnp.maximum(1.0 - progress, 0.0) if schedule == "linear" else 0.1**progress
+
+
+def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, batch_size: int) -> jax.Array:
+    """Indices [K, batch_size] of the K minibatches of `num_epochs` passes over n entries.
+
+    In a pass every entry comes once, in an order of its own; those that are not `valid` [n] come
+    last, so that they share as few minibatches as possible with the others. The last minibatch of
+    a pass is filled up with the index n where batch_size does not divide n.
+    """
+    n = valid.shape[0]
+    fill = jnp.full(-n % batch_size, n)
+
+    def one_pass(epoch_key: jax.Array) -> jax.Array:
+        order = jax.random.permutation(epoch_key, n)
+        return jnp.concatenate([order[jnp.argsort(~valid[order], stable=True)], fill])
+
+    order = jax.vmap(one_pass)(jax.random.split(key, num_epochs))
+    return order.reshape(-1, batch_size)
+
+
+def descend(
+    loss: Loss,
+    step: optax.GradientTransformation,
+    start: tuple[PyTree, PyTree],
+    batch: PyTree,
+    rows: jax.Array,
+    *,
+    live: jax.Array | None = None,
+    stop: Stop | None = None,
+) -> tuple[tuple[PyTree, PyTree], Figures]:
+    """One step on each minibatch: (parameters, optimizer's state) after all, and mean figures.
+
+    `batch` has leaves [n, ...], `rows` [K, b] are the indices of each minibatch, which is all of
+    the batch where b is n. No step is made where `live` [K] is False, nor any from the first one
+    on of which `stop` says True, asked before the step is made; `update_share` is the share of
+    the live steps that were made.
+    """
+    guarded = live is not None or stop is not None
+    whole = rows.shape[1] == len(jax.tree.leaves(batch)[0])
+
+    def update(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
+        (now, stopped), (row, is_live) = carry, x
+        # All of it in another order would be the same, but has to be brought to one device.
+        part = batch if whole else jax.tree.map(lambda leaf: leaf[row], batch)
+        after, figures = _one_step(loss, step, now, part)
+        if stop is not None:
+            stopped = stopped | (is_live & stop(figures))
+        made = is_live & ~stopped
+        if guarded:
+            after = jax.tree.map(lambda new, old: jnp.where(made, new, old), after, now)
+        return (after, stopped), (figures, made)
+
+    live = jnp.ones(len(rows), bool) if live is None else live
+    (end, _), (figures, made) = jax.lax.scan(update, (start, jnp.array(False)), (rows, live))
+    if not guarded:
+        return end, jax.tree.map(jnp.mean, figures)
+    share = jnp.sum(made) / jnp.maximum(jnp.sum(live), 1)
+    return end, {**{k: masked_mean(x, made) for k, x in figures.items()}, "update_share": share}
+
+
+def _one_step(
+    loss: Loss, step: optax.GradientTransformation, now: tuple[PyTree, PyTree], part: PyTree
+) -> tuple[tuple[PyTree, PyTree], Figures]:
+    params, opt_state = now
+    grads, figures = jax.grad(loss, has_aux=True)(params, part)
+    updates, opt_state = step.update(grads, opt_state, params)
+    figures = {**figures, "grad_norm": optax.tree.norm(grads)}
+    return (optax.apply_updates(params, updates), opt_state), figures

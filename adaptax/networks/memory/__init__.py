@@ -1,0 +1,1 @@
+"""Memories of recurrent policies, one file each."""

@@ -1,0 +1,204 @@
+"""Environment steps a second on ML10 with a policy in the loop, against what people use.
+
+One run, all cores each: our sampler, Gymnasium's AsyncVectorEnv over Meta-World's own environment
+objects with the same tasks and the same compiled policy, and the physics alone (`mj_step` with
+random controls in one process a core, no observation, reward or reset). Contenders take turns,
+episode by episode, resets included, so that a busy moment of the machine hits all.
+
+    python benchmarks/metaworld_speed.py [--seconds 20] [--out results/metaworld.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import mujoco
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from adaptax.core.spec import Continuous
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Task
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.provenance import provenance
+from adaptax.networks.heads import MLPPolicy
+from adaptax.sampling.actors import PolicyActor
+from adaptax.sampling.sampler import Sampler
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # or this would be `metaworld`
+NUM_TASKS = 10
+LANES = (10, 20, 40)
+Work = Callable[[], int]
+"""Does a piece of work and gives how many environment steps it was."""
+
+
+def policy_actor(suite: Suite) -> PolicyActor:
+    """A Gaussian policy of two layers of 64."""
+    policy = MLPPolicy((64, 64), Continuous(suite.spec.action.size))
+    obs = np.zeros((1, suite.spec.observation_size), np.float32)
+    return PolicyActor(policy.init(jax.random.key(0), obs), policy)
+
+
+def sampler(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
+    """Ours: an episode in every lane, everything recorded."""
+    actor = policy_actor(suite)
+    collector = Sampler(suite, suite.train, 0, "benchmark")
+    tasks = collector.sample_tasks(NUM_TASKS)
+
+    def episode() -> int:
+        rollout = collector.episodes(actor, tasks, num_lanes // NUM_TASKS, 1)
+        return int(np.sum(np.asarray(rollout.valid)))
+
+    return episode, collector.close
+
+
+def their_object(name: str) -> Any:
+    """A new environment object of one of Meta-World's classes."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    return ALL_V3_ENVIRONMENTS[name]()
+
+
+def their_env(task: Task, horizon: int) -> gymnasium.Env[Any, Any]:
+    """Meta-World's own environment on a task, as `set_task` leaves it."""
+    env = their_object(str(task.class_name))
+    env._set_task_called = env._partially_observable = True
+    env._last_rand_vec = np.array(task.params["rand_vec"])
+    env.max_path_length = horizon + 1  # one more than the wrapper's, which ends the episode
+    return gymnasium.wrappers.TimeLimit(env, horizon)
+
+
+def async_vector_env(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
+    """Gymnasium's AsyncVectorEnv with the same compiled policy."""
+    collector = Sampler(suite, suite.train, 0, "benchmark")
+    tasks = [t for t in collector.sample_tasks(NUM_TASKS) for _ in range(num_lanes // NUM_TASKS)]
+    horizon = suite.spec.horizon
+    makers = [partial(their_env, task, horizon) for task in tasks]
+    envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+    actor = policy_actor(suite)
+    act = jax.jit(lambda obs, key: actor.act({}, obs[None], key)[0][0])
+    keys = jax.random.split(jax.random.key(0), horizon)
+    obs, _ = envs.reset(seed=0)
+
+    def episode() -> int:
+        nonlocal obs
+        for key in keys:
+            action = np.clip(np.asarray(act(obs.astype(np.float32), key)), -1.0, 1.0)
+            obs, *_ = envs.step(action)
+        return horizon * num_lanes
+
+    return episode, envs.close
+
+
+def physics(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
+    """The simulators alone, shared out to one process a core."""
+    names = list(dict.fromkeys(str(task.class_name) for task in suite.train.tasks or ()))
+    lanes = [names[i % len(names)] for i in range(num_lanes)]
+    num_processes = min(len(os.sched_getaffinity(0)), num_lanes)
+    context = multiprocessing.get_context("spawn")
+    pipes = []
+    for k in range(num_processes):
+        ours, theirs = context.Pipe()
+        args = (theirs, lanes[k::num_processes], suite.spec.horizon)
+        context.Process(target=_simulate, args=args, daemon=True).start()
+        pipes.append(ours)
+
+    def episode() -> int:
+        for pipe in pipes:
+            pipe.send(True)
+        for pipe in pipes:
+            pipe.recv()
+        return suite.spec.horizon * num_lanes
+
+    return episode, lambda: [pipe.send(False) for pipe in pipes] and None
+
+
+def _simulate(pipe: Any, names: Sequence[str], horizon: int) -> None:
+    """A process that steps its simulators through an episode whenever it is told to."""
+    rng = np.random.default_rng(0)
+    envs = [their_object(name) for name in names]
+    controls = rng.uniform(-1, 1, (horizon, len(envs), 2))
+    moves = rng.uniform(-0.01, 0.01, (horizon, len(envs), 3))
+    while pipe.recv():
+        for env in envs:
+            mujoco.mj_resetData(env.model, env.data)
+        for control, move in zip(controls, moves, strict=True):
+            for env, own_control, own_move in zip(envs, control, move, strict=True):
+                env.data.ctrl[:] = own_control
+                env.data.mocap_pos[0] += own_move
+                mujoco.mj_step(env.model, env.data, nstep=env.frame_skip)
+        pipe.send(True)
+
+
+def measure(contenders: dict[str, Work], seconds: float) -> dict[str, float]:
+    """Steps a second of each, taking turns until the slowest has had so many seconds."""
+    for work in contenders.values():
+        work()  # compiles, and makes what is made once
+    spent, steps = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 0)
+    while max(spent.values()) < seconds:
+        for name, work in contenders.items():
+            started = time.perf_counter()
+            steps[name] += work()
+            spent[name] += time.perf_counter() - started
+    return {name: steps[name] / spent[name] for name in contenders}
+
+
+def compare(suite: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
+    """One row of the table."""
+    made = {
+        "sampler": sampler(suite, num_lanes),
+        "async_vector_env": async_vector_env(suite, num_lanes),
+        "physics": physics(suite, num_lanes),
+    }
+    rates = measure({name: work for name, (work, _) in made.items()}, seconds)
+    for _, close in made.values():
+        close()
+    ratio = rates["sampler"] / rates["async_vector_env"]
+    share = rates["sampler"] / rates["physics"]
+    print(
+        f"{num_lanes:3d} lanes: sampler {rates['sampler']:7,.0f} steps/s, {ratio:.2f} x "
+        f"AsyncVectorEnv ({rates['async_vector_env']:,.0f}), {share:.2f} of the physics alone "
+        f"({rates['physics']:,.0f})",
+        flush=True,
+    )
+    rounded = {name: round(rate) for name, rate in rates.items()}
+    return {
+        "lanes": num_lanes,
+        **rounded,
+        "times_async": round(ratio, 3),
+        "of_physics": round(share, 3),
+    }
+
+
+def main() -> None:
+    """Measure, print a table, and write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the slowest at each size")
+    parser.add_argument("--lanes", type=int, nargs="+", default=LANES, help="multiples of 10")
+    parser.add_argument("--horizon", type=int, default=500)
+    parser.add_argument("--out", type=Path, help="JSON file")
+    options = parser.parse_args()
+    suite = make_suite("ml10", horizon=options.horizon)
+    rows = [compare(suite, lanes, options.seconds) for lanes in options.lanes]
+    if options.out:
+        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        report = {"steps_per_second": rows, "about": about}
+        options.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

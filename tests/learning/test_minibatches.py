@@ -1,0 +1,118 @@
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from adaptax.learning.minibatches import clipped, descend, learning_rate, optimizer, shuffled_rows
+
+KEY = jax.random.key(0)
+ALL = jnp.ones(6, bool)
+
+
+@dataclass(frozen=True)
+class Settings:
+    lr: float = 0.5
+    lr_schedule: str = "constant"
+    lr_schedule_steps: int = 4
+    max_grad_norm: float | None = None
+
+
+def loss(params, part):
+    """Half the squared distance to the part's mean; its figure is the mean."""
+    mean = jnp.mean(part)
+    return 0.5 * jnp.square(params - mean), {"mean": mean}
+
+
+def run(batch, rows, **settings):
+    step = optax.sgd(0.5)
+    start = (jnp.zeros(()), step.init(jnp.zeros(())))
+    (params, _), figures = descend(loss, step, start, jnp.asarray(batch), rows, **settings)
+    return float(params), {name: float(x) for name, x in figures.items()}
+
+
+def test_every_entry_comes_once_in_a_pass():
+    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=3, batch_size=2)).reshape(3, 6)
+    np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(6), (3, 1)))
+    assert len({tuple(row) for row in rows}) == 3
+
+
+def test_entries_that_are_not_valid_come_last():
+    valid = jnp.array([False, True, False, True, True, False])
+    rows = np.asarray(shuffled_rows(KEY, valid, num_epochs=2, batch_size=3)).reshape(2, 2, 3)
+    assert valid[rows[:, 0]].all() and not valid[rows[:, 1]].any()
+
+
+def test_the_last_minibatch_is_filled_up_with_n():
+    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=1, batch_size=4))
+    assert rows.shape == (2, 4)
+    np.testing.assert_array_equal(np.sort(rows[1])[2:], [6, 6])
+
+
+def test_one_step_a_minibatch_in_the_order_of_rows():
+    params, figures = run([2.0, 4.0], np.array([[0], [1]]))
+    assert params == pytest.approx((0.5 * 2.0) * 0.5 + 0.5 * 4.0)
+    assert figures["mean"] == pytest.approx(3.0)
+    assert figures["grad_norm"] == pytest.approx((2.0 + 3.0) / 2)
+
+
+def test_no_step_is_made_on_a_dead_minibatch():
+    batch, rows = [2.0, 99.0, 4.0], np.array([[0], [1], [2]])
+    params, figures = run(batch, rows, live=jnp.array([True, False, True]))
+    assert params == pytest.approx(2.5)
+    assert (figures["mean"], figures["update_share"]) == (3.0, 1.0)
+
+
+def test_no_step_is_made_once_the_figures_say_stop():
+    batch, rows = [2.0, 7.0, 4.0], np.array([[0], [1], [2]])
+    params, figures = run(batch, rows, stop=lambda figures: figures["mean"] > 5.0)
+    assert params == pytest.approx(1.0)
+    assert figures["mean"] == 2.0
+    assert figures["update_share"] == pytest.approx(1 / 3)
+
+
+def test_a_dead_minibatch_stops_nothing():
+    batch, rows = [2.0, 7.0, 4.0], np.array([[0], [1], [2]])
+    live = jnp.array([True, False, True])
+    params, _ = run(batch, rows, live=live, stop=lambda figures: figures["mean"] > 5.0)
+    assert params == pytest.approx(2.5)
+
+
+def test_guards_that_hold_nothing_back_change_nothing():
+    batch, rows = np.arange(6.0), np.asarray(shuffled_rows(KEY, ALL, 2, 2))
+    free = run(batch, rows)
+    guarded = run(batch, rows, live=ALL, stop=lambda figures: jnp.array(False))
+    assert guarded[0] == free[0]
+
+
+def test_the_clip_is_of_the_norm_of_all_gradients_together():
+    grads = {"policy": jnp.array([3.0]), "value": jnp.array([4.0])}
+    step = clipped(optax.sgd(1.0), 1.0)
+    updates, _ = step.update(grads, step.init(grads))
+    np.testing.assert_allclose([updates["policy"][0], updates["value"][0]], [-0.6, -0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("linear", [0.5, 0.5, 0.375, 0.375, 0.25]), ("exponential", [0.5, 0.5, 0.28117, 0.28117])],
+)
+def test_the_rate_falls_once_a_pass(schedule, expected):
+    rate = learning_rate(Settings(lr_schedule=schedule), updates_per_pass=2)
+    got = [float(rate(jnp.array(k))) for k in range(len(expected))]
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+
+
+def test_a_linear_schedule_ends_at_zero():
+    rate = learning_rate(Settings(lr_schedule="linear"), updates_per_pass=2)
+    assert float(rate(jnp.array(8))) == float(rate(jnp.array(100))) == 0.0
+
+
+def test_an_optimizer_follows_its_schedule():
+    step = optimizer(Settings(lr_schedule="linear", max_grad_norm=1e9), 1, optax.sgd)
+    state, sizes = step.init(jnp.ones(())), []
+    for _ in range(5):
+        update, state = step.update(jnp.ones(()), state)
+        sizes.append(-float(update))
+    np.testing.assert_allclose(sizes, [0.5, 0.375, 0.25, 0.125, 0.0], atol=1e-7)

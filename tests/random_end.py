@@ -1,0 +1,67 @@
+"""A small environment whose episodes end at random, and a recurrent actor for it."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptax.core.spec import ActionSpace, Continuous, EnvSpec
+from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import TaskList
+from adaptax.networks.memory.recurrent import RecurrentActorCritic
+from adaptax.sampling.actors import RecurrentActor
+
+DRIFTS = (-1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class RandomEndEnv:
+    """A point in the plane that drifts along x as its task says, and ends with a probability."""
+
+    action: ActionSpace = field(default_factory=lambda: Continuous(2))
+    horizon: int = 5
+    end_probability: float = 0.2
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(2, self.action, self.horizon, trial_episodes=2, has_success=True)
+
+    def reset(self, key, params):
+        start = jax.random.uniform(key, (2,))
+        return start, start
+
+    def step(self, state, action, key, params):
+        push = jnp.mean(action) if isinstance(self.action, Continuous) else 0.1 * action
+        chance = jax.random.uniform(key, (3,))
+        position = state + 0.02 * (chance[:2] - 0.5) + jnp.array([params["drift"], push])
+        ends = chance[2] < self.end_probability
+        return JaxStep(position, position, jnp.sum(position), ends, position[1] > 0.5)
+
+
+class SteppedPool:
+    """A JaxPool that the sampler takes for one of the others, so that it runs the host loop."""
+
+    def __init__(self, env: RandomEndEnv, num_slots: int) -> None:
+        self.pool = JaxPool(env, num_slots)
+        for name in ("spec", "num_slots", "reset", "step", "save", "restore", "close"):
+            setattr(self, name, getattr(self.pool, name))
+
+
+def recurrent_actor(space: ActionSpace) -> RecurrentActor:
+    """An actor with random parameters, drawn rather than initialised to save compile time."""
+    network = RecurrentActorCritic(space, embedding_size=3, hidden_size=4)
+    given = (jnp.zeros((1, 1, 2 + space.size + 2)), jnp.zeros((1, 4)))
+    shapes = jax.eval_shape(network.init, jax.random.key(0), *given)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), shapes)
+    return RecurrentActor(params, network, space)
+
+
+def random_end(env: RandomEndEnv, *, stepped: bool = False) -> Suite:
+    """Three tasks, for the compiled loop, or for the host loop if `stepped`."""
+    tasks = TaskList("drift", [{"drift": drift} for drift in DRIFTS])
+    pool = SteppedPool if stepped else JaxPool
+    return Suite("random-end", env.spec, tasks, tasks, partial(pool, env))
