@@ -76,6 +76,22 @@ def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) 
     return np.stack([np.sum(x, axis=-1, where=valid & (index == e)) for e in range(num)], axis=-1)
 
 
+def returns_so_far(reward: jax.Array, ends: jax.Array, start: jax.Array) -> jax.Array:
+    """Undiscounted sums [..., T] of the rewards of each step's episode, its own included.
+
+    `reward` is 0 where there is no step, `ends` [..., T] where an episode ends, `start` [...] what
+    the first episode brings with it.
+    """
+
+    def step(total: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        own, end = x
+        total = total + own
+        return jnp.where(end, 0.0, total), total
+
+    along = (jnp.moveaxis(reward, -1, 0), jnp.moveaxis(ends, -1, 0))
+    return jnp.moveaxis(jax.lax.scan(step, start, along)[1], 0, -1)
+
+
 def n_step_returns(
     reward: np.ndarray, ends: np.ndarray, valid: np.ndarray, n: int, discount: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,40 +1,55 @@
-"""The estimator: what a value function says of experience, and how it learns from it.
+"""The estimator: what a value function says of experience, and how it is fitted to it.
 
-Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438) with a value network that
-has an optimizer of its own (`GAE.update`) or shares the policy's (`GAE.estimate` only).
+Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.config import check_positive, check_unit
 from adaptax.core.experience import PyTree
-from adaptax.functional.masking import masked_mean, masked_standardize
+from adaptax.functional.masking import masked_mean, masked_shift_positive, masked_standardize
 from adaptax.functional.returns import discounted_returns, gae
 from adaptax.functional.value_losses import explained_variance, squared_value_loss
-from adaptax.learning.minibatches import Figures, Schedule
-from adaptax.learning.sequences import Batch, Descent, Passes, Sequences, as_batch
-from adaptax.networks.actor_critic import Value
-from adaptax.networks.normalizer import (
-    EPSILON,
-    Moments,
-    restored,
-    standardized,
-    updated_moments,
-)
+from adaptax.learning.minibatches import Figures, Passes, run_passes
+from adaptax.learning.sequences import Batch, Sequences
+from adaptax.networks.actor_critic import has_memory, with_part
+from adaptax.networks.normalizer import EPSILON, Moments, restored, standardized, updated_moments
 
 Scales = dict[str, Moments]
 """Running moments by what they are of: `return` (values are learned in its units) and `advantage`
-(it is standardised by all seen, not by its batch); each is there only if it is in use."""
+(it is standardised by all so far, not by its batch); each is there only if it is in use."""
+Normalization = Literal["none", "batch", "sequence", "running"]
+"""Whose moments advantages are standardised by: nobody's, those of the whole batch, of each
+sequence (where small rewards then count as large ones), or of all so far."""
 
 
-class Fit(Descent, Protocol):
-    """Settings of how a value function with an optimizer of its own is fitted."""
+class EstimatorSettings(Protocol):
+    """Settings of advantages and of what a value learns."""
+
+    @property
+    def discount(self) -> float:
+        """Factor on a reward for every step that it is away."""
+
+    @property
+    def gae_lambda(self) -> float:
+        """Factor on the errors of later values."""
+
+    @property
+    def normalize_advantage(self) -> Normalization:
+        """Whose moments the policy's advantages are standardised by."""
+
+    @property
+    def positive_advantage(self) -> bool:
+        """Whether they are then shifted so that the smallest is just above 0."""
+
+
+class FitSettings(Passes, Protocol):
+    """Settings of how a value with an optimizer of its own is fitted."""
 
     @property
     def monte_carlo_returns(self) -> bool:
@@ -43,31 +58,6 @@ class Fit(Descent, Protocol):
     @property
     def advantage_from(self) -> Literal["old", "new"]:
         """Whether advantages are those of the value before its fit, or after."""
-
-
-@dataclass(frozen=True)
-class CriticConfig:
-    """Pyrado's settings of a value function with an optimizer of its own (conformance 4.4)."""
-
-    num_epochs: int = 10
-    """Passes over the data of an iteration."""
-    batch_size: int = 64
-    """Steps of a minibatch."""
-    lr: float = 5e-4
-    """Adam's step size."""
-    lr_schedule: Schedule = "constant"
-    """How the step size falls, from pass to pass."""
-    lr_schedule_steps: int = 1000
-    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
-    max_grad_norm: float | None = None
-    monte_carlo_returns: bool = False
-    """Whether targets are Monte-Carlo returns rather than lambda-returns."""
-    advantage_from: Literal["old", "new"] = "old"
-    """Whether advantages are those of the value before its fit, or after (the original's)."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_epochs", "batch_size", "lr", "lr_schedule_steps")
-        check_positive(self, "max_grad_norm")
 
 
 @jax.tree_util.register_dataclass
@@ -83,137 +73,110 @@ class Estimate:
     """What the network's output should have been."""
 
 
-@dataclass(frozen=True)
-class GAE:
-    """A value network, and how advantages and targets come from it."""
+def network_values(
+    network: Any, params: PyTree, sequences: Sequences
+) -> tuple[jax.Array, jax.Array]:
+    """The network's values [B, T] of every observation, and of what is seen after every step.
 
-    network: Value
-    discount: float = 0.99
-    gae_lambda: float = 0.95
-    standardize_adv: bool = True
-    """Whether `policy_advantage` standardises."""
-    whole_sequences: bool = False
-    """Whether minibatches are of whole sequences; a network with memory needs that."""
+    With a memory, what follows a step is seen with what was remembered after it, across no
+    boundary. Step by step, since no memory need tell its state in the middle of a sequence.
+    """
+    s = sequences
+    if not has_memory(network):
+        memory = network.initial(s.valid.shape)
+        return tuple(network.apply(params, memory, x)[1][1] for x in (s.obs, s.next_obs))
 
-    def __post_init__(self) -> None:
-        check_unit(self, "discount", "gae_lambda")
+    def step(memory: PyTree, x: tuple[jax.Array, ...]) -> tuple[PyTree, tuple[jax.Array, ...]]:
+        obs, next_obs, reset = x
+        memory, (_, value) = network.apply(params, memory, obs, reset)
+        _, (_, next_value) = network.apply(params, memory, next_obs)
+        return memory, (value, next_value)
 
-    def values(self, params: PyTree, sequences: Sequences) -> tuple[jax.Array, jax.Array]:
-        """The network's output [B, T] for every observation and for every next one.
+    along = tuple(jnp.moveaxis(x, 1, 0) for x in (s.obs, s.next_obs, s.reset))
+    _, (value, next_value) = jax.lax.scan(step, s.memory, along)
+    return jnp.moveaxis(value, 0, 1), jnp.moveaxis(next_value, 0, 1)
 
-        With memory, the next observation is seen with what was remembered after the step, across
-        no boundary.
-        """
-        s = sequences
-        if not s.memory:
-            return self.network.apply(params, s.obs)[0], self.network.apply(params, s.next_obs)[0]
-        value, states = self.network.apply(params, s.obs, s.memory["value"], s.reset)
-        following, _ = self.network.apply(params, s.next_obs[..., None, :], states)
-        return value, following[..., 0]
 
-    def output(self, params: PyTree, batch: Batch) -> jax.Array:
-        """The network's output for every step of a batch."""
-        memory = batch.memory.get("value")
-        return self.network.apply(params, batch.obs, memory, batch.reset)[0]
+def estimate(
+    settings: EstimatorSettings,
+    network: Any,
+    params: PyTree,
+    scales: Scales,
+    sequences: Sequences,
+    *,
+    monte_carlo: bool = False,
+) -> tuple[Estimate, Scales]:
+    """Values, raw advantages and targets; and the moments with these returns among them.
 
-    def explained_variance(self, params: PyTree, batch: Batch) -> jax.Array:
-        """Share of the targets' variance that the network explains."""
-        return explained_variance(self.output(params, batch), batch.target, batch.valid)
+    `monte_carlo`: targets are Monte-Carlo returns that bootstrap where a rollout or a time limit
+    cuts them, instead of lambda-returns.
+    """
+    output, next_output = network_values(network, params, sequences)
+    value, next_value = output, next_output
+    if "return" in scales:
+        value, next_value = (restored(x, scales["return"]) for x in (output, next_output))
+    s, discount = sequences, settings.discount
+    ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
+    advantage = gae(
+        s.reward, value, next_value, **ends, discount=discount, gae_lambda=settings.gae_lambda
+    )
+    target = advantage + value
+    if monte_carlo:
+        target = discounted_returns(s.reward, next_value, **ends, discount=discount)
+    if "return" in scales:
+        scales = _with(scales, "return", target, s.valid)
+        target = standardized(target, scales["return"])
+    return Estimate(output, advantage, target), scales
 
-    def lambda_returns(self, advantage: jax.Array, value: jax.Array) -> jax.Array:
-        """A + V [B, T] with raw advantages."""
-        return advantage + value
 
-    def estimate(
-        self, params: PyTree, scales: Scales, sequences: Sequences, *, empirical: bool = False
-    ) -> tuple[Estimate, Scales]:
-        """Values, raw advantages and targets; and the moments with these returns seen.
+def policy_advantage(
+    settings: EstimatorSettings, advantage: jax.Array, valid: jax.Array, scales: Scales
+) -> tuple[jax.Array, Scales]:
+    """Advantages [B, T] as the policy's loss takes them; and the moments with these among them."""
+    normalization = settings.normalize_advantage
+    if normalization == "running":
+        scales = _with(scales, "advantage", advantage, valid)
+        advantage = jnp.where(valid, standardized(advantage, scales["advantage"]), 0.0)
+    elif normalization == "batch":
+        advantage = masked_standardize(advantage, valid)
+    elif normalization == "sequence":
+        advantage = jax.vmap(masked_standardize)(advantage, valid)
+    elif "return" in scales:
+        advantage = advantage / jnp.sqrt(scales["return"]["variance"] + EPSILON)
+    if settings.positive_advantage:
+        advantage = masked_shift_positive(advantage, valid)
+    return advantage, scales
 
-        `empirical`: targets are Monte-Carlo returns that bootstrap where a rollout or a time limit
-        cuts them, instead of lambda-returns.
-        """
-        output, next_output = self.values(params, sequences)
-        value, next_value = output, next_output
-        if "return" in scales:
-            value, next_value = (restored(x, scales["return"]) for x in (output, next_output))
-        s = sequences
-        ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
-        advantage = gae(
-            s.reward,
-            value,
-            next_value,
-            **ends,
-            discount=self.discount,
-            gae_lambda=self.gae_lambda,
-        )
-        target = self.lambda_returns(advantage, value)
-        if empirical:
-            target = discounted_returns(s.reward, next_value, **ends, discount=self.discount)
-        if "return" in scales:
-            scales = _with(scales, "return", target, s.valid)
-            target = standardized(target, scales["return"])
-        return Estimate(output, advantage, target), scales
 
-    def policy_advantage(
-        self, advantage: jax.Array, valid: jax.Array, scales: Scales
-    ) -> tuple[jax.Array, Scales]:
-        """Advantages [B, T] as the policy's loss takes them; and the moments with these seen."""
-        if "advantage" in scales:
-            scales = _with(scales, "advantage", advantage, valid)
-            return jnp.where(valid, standardized(advantage, scales["advantage"]), 0.0), scales
-        if self.standardize_adv:
-            return masked_standardize(advantage, valid), scales
-        if "return" in scales:
-            return advantage / jnp.sqrt(scales["return"]["variance"] + EPSILON), scales
-        return advantage, scales
+def fit_value(
+    settings: FitSettings,
+    network: Any,
+    params: PyTree,
+    start: tuple[PyTree, PyTree],
+    batch: Batch,
+    key: jax.Array,
+) -> tuple[tuple[PyTree, PyTree], Figures]:
+    """Passes over shuffled minibatches of the value's squared error from the batch's targets.
 
-    def batch(self, sequences: Sequences, estimate: Estimate, advantage: jax.Array) -> Batch:
-        """What is learned from, with the advantages that the policy takes."""
-        whole = self.whole_sequences
-        return as_batch(sequences, advantage, estimate.value, estimate.target, whole=whole)
+    `start` is (the value's part of the parameters, optimizer's state), and so is the result.
+    """
 
-    def update(
-        self,
-        config: Fit,
-        start: tuple[PyTree, PyTree],
-        scales: Scales,
-        sequences: Sequences,
-        key: jax.Array,
-    ) -> tuple[tuple[PyTree, PyTree], Scales, Batch, Figures]:
-        """Fit the value to targets that stay fixed over all passes.
+    def output(part: PyTree, some: Batch) -> jax.Array:
+        return some.outputs(network, with_part(params, part))[1]
 
-        Of (parameters, optimizer's state) before, gives those after, and the batch that the
-        policy learns from; `key` shuffles.
-        """
-        estimate, scales = self.estimate(
-            start[0], scales, sequences, empirical=config.monte_carlo_returns
-        )
-        batch = self.batch(sequences, estimate, estimate.advantage)
-        end, figures = self._fit(config, start, batch, key)
-        raw = estimate.advantage
-        if config.advantage_from == "new":
-            raw = self.estimate(end[0], scales, sequences)[0].advantage
-        advantage, scales = self.policy_advantage(raw, sequences.valid, scales)
-        return end, scales, self.batch(sequences, estimate, advantage), figures
+    def loss(part: PyTree, some: Batch) -> tuple[jax.Array, Figures]:
+        terms = squared_value_loss(output(part, some), some.target)
+        mean = 2 * masked_mean(terms, some.valid)
+        return mean, {"value_loss": mean}
 
-    def _fit(
-        self, config: Fit, start: tuple[PyTree, PyTree], batch: Batch, key: jax.Array
-    ) -> tuple[tuple[PyTree, PyTree], Figures]:
-        """Passes over shuffled minibatches of the squared error."""
-
-        def loss(params: PyTree, part: Batch) -> tuple[jax.Array, Figures]:
-            terms = squared_value_loss(self.output(params, part), part.target)
-            mean = 2 * masked_mean(terms, part.valid)
-            return mean, {"value_loss": mean}
-
-        end, figures = Passes(config, loss).run(start, batch, key)
-        return end, {
-            "value_loss": figures["value_loss"],
-            "value_grad_norm": figures["grad_norm"],
-            "explained_variance": self.explained_variance(end[0], batch),
-        }
+    end, figures = run_passes(settings, loss, start, batch, key)
+    return end, {
+        "value_loss": figures["value_loss"],
+        "value_grad_norm": figures["grad_norm"],
+        "explained_variance": explained_variance(output(end[0], batch), batch.target, batch.valid),
+    }
 
 
 def _with(scales: Scales, name: str, x: jax.Array, valid: jax.Array) -> Scales:
-    """The moments with the numbers x [B, T] seen too."""
+    """The moments with the numbers x [B, T] among them."""
     return {**scales, name: updated_moments(scales[name], x[..., None], valid)}

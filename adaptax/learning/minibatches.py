@@ -47,6 +47,26 @@ class Scheduled(Protocol):
         """Bound on the norm of all gradients together."""
 
 
+class Passes(Scheduled, Protocol):
+    """Settings of gradient descent over passes of minibatches."""
+
+    @property
+    def num_epochs(self) -> int:
+        """Passes over the data of an iteration."""
+
+    @property
+    def num_minibatches(self) -> int:
+        """Parts that a pass is made in."""
+
+
+class Rows(Protocol):
+    """A batch: a pytree with leaves [n, ...]."""
+
+    @property
+    def usable(self) -> jax.Array:
+        """[n] bool: whether there is anything to learn from in a row."""
+
+
 def optimizer(
     config: Scheduled, updates_per_pass: int = 1, make: MakeOptimizer = ADAM
 ) -> optax.GradientTransformation:
@@ -102,6 +122,30 @@ def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, batch_size:
 
     order = jax.vmap(one_pass)(jax.random.split(key, num_epochs))
     return order.reshape(-1, batch_size)
+
+
+def run_passes(
+    settings: Passes,
+    loss: Loss,
+    start: tuple[PyTree, PyTree],
+    batch: Rows,
+    key: jax.Array,
+    *,
+    make: MakeOptimizer = ADAM,
+    stop: Stop | None = None,
+) -> tuple[tuple[PyTree, PyTree], Figures]:
+    """(Parameters, optimizer's state) before -> after, and mean figures; `key` shuffles.
+
+    `stop` is asked of every minibatch whether to stop for good.
+    """
+    num_rows = len(batch.usable)
+    size = -(-num_rows // settings.num_minibatches)
+    step = optimizer(settings, -(-num_rows // size), make)
+    rows = shuffled_rows(key, batch.usable, settings.num_epochs, size)
+    if num_rows % size:  # the index that fills up the last minibatch is that of an empty row
+        batch = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])]), batch)
+    live = batch.usable[rows].any(-1)
+    return descend(loss, step, start, batch, rows, live=live, stop=stop)
 
 
 def descend(

@@ -1,132 +1,156 @@
-"""Policy and value side by side, with no weights in common; with or without memory."""
+"""Policy and value of every on-policy algorithm: torso, memory, heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from adaptax.core.experience import PyTree
-from adaptax.core.spec import ActionSpace, EnvSpec
+from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
 from adaptax.networks.heads import ActionHead
-from adaptax.networks.memory.recurrent import GRU
+from adaptax.networks.memory import Memory, NoMemory
 from adaptax.networks.mlp import MLP, dense
 
 MIN_STD = 1e-3
-"""Floor of the exploration's standard deviation (conformance 4.1)."""
+"""Floor of the exploration's standard deviation."""
+Outputs = tuple[Distribution, jax.Array]
+"""A distribution over actions, and a value, batch axes those of the observations."""
 
 
-class Body(nn.Module):
-    """Hidden layers and, if `memory_size` is given, a GRU of so many units behind them."""
+class Tower(nn.Module):
+    """Torso, memory and, unless it is None, a head."""
 
-    hidden_sizes: tuple[int, ...]
-    memory_size: int | None = None
+    torso: nn.Module
+    memory: Memory
+    head: nn.Module | None = None
+
+    def __call__(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None, *, sequence: bool
+    ) -> tuple[PyTree, Any]:
+        """Over one step or over a sequence; see `ActorCritic`."""
+        run = self.memory.sequence if sequence else self.memory
+        memory, features = run(memory, self.torso(obs), reset)
+        return memory, features if self.head is None else self.head(features)
+
+
+class ValueHead(nn.Module):
+    """Features [..., F] -> a value [...]."""
 
     @nn.compact
-    def __call__(
-        self, obs: jax.Array, memory: jax.Array | None, reset: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Features and, with a GRU, the memory after each step; see `ActorCritic`."""
-        features = MLP(self.hidden_sizes)(obs)
-        if self.memory_size is None:
-            return features, None
-        states, _ = GRU(self.memory_size)(features, memory, reset)
-        return states, states
+    def __call__(self, features: jax.Array) -> jax.Array:
+        """Values."""
+        return dense(1, scale=1.0)(features)[..., 0]
 
 
-class Policy(nn.Module):
-    """Observations -> distributions over actions."""
+class ActorCritic(nn.Module):
+    """Torso -> memory -> policy head and value head.
 
-    body: Body
-    space: ActionSpace
-    init_std: float = 1.0
-
-    @nn.compact
-    def __call__(
-        self, obs: jax.Array, memory: jax.Array | None = None, reset: jax.Array | None = None
-    ) -> tuple[Distribution, jax.Array | None]:
-        """Distributions, and the memory after each step."""
-        features, states = self.body(obs, memory, reset)
-        return ActionHead(self.space, self.init_std, MIN_STD)(features), states
-
-
-class Value(nn.Module):
-    """Observations -> the value of each."""
-
-    body: Body
-
-    @nn.compact
-    def __call__(
-        self, obs: jax.Array, memory: jax.Array | None = None, reset: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Values, and the memory after each step."""
-        features, states = self.body(obs, memory, reset)
-        return dense(1, scale=1.0)(features)[..., 0], states
-
-
-@dataclass(frozen=True)
-class ActorCritic:
-    """A policy and, unless it is None, a value; parameters and memories are dicts of both.
-
-    Without memory both take observations [..., O]. With one they take sequences [..., T, O], the
-    memory [..., H] before the first step, and `reset` [..., T], True where an episode starts
-    within the sequence: there the memory is zero.
+    Policy and value have a torso and a memory each, or one of both together if `shared`. This is
+    the call signature of an on-policy algorithm's `networks`: `initial`, one step by calling it,
+    and `sequence`, as in `Memory` with observations for x and (distribution, value) for features.
     """
 
-    policy: Policy
-    value: Value | None
+    space: ActionSpace
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    memory: Memory = NoMemory()
+    init_std: float = 1.0
+    shared: bool = False
+    torso: nn.Module | None = None
+    """Observations [..., O] -> features [..., F], in the place of hidden layers of tanh units."""
 
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        """Those that there are, by name."""
-        networks = {"policy": self.policy, "value": self.value}
-        return {name: network for name, network in networks.items() if network is not None}
+    def setup(self) -> None:
+        """One tower, or two."""
+        torso = MLP(self.hidden_sizes) if self.torso is None else self.torso
 
-    @property
-    def recurrent(self) -> bool:
-        """Whether the networks have a memory."""
-        return self.policy.body.memory_size is not None
+        def tower(head: nn.Module | None) -> Tower:
+            own = (part.clone(parent=None, name=None) for part in (torso, self.memory))
+            return Tower(*own, head)
 
-    def init(self, key: jax.Array, observation_size: int) -> PyTree:
-        """Fresh parameters."""
-        obs, memory = jnp.zeros((1, 1, observation_size)), self.fresh_memory((1,))
-        keys = jax.random.split(key, len(self.networks))
-        return {
-            name: network.init(own_key, obs, memory.get(name))
-            for own_key, (name, network) in zip(keys, self.networks.items(), strict=True)
-        }
+        action_head = ActionHead(self.space, self.init_std, MIN_STD, parent=None)
+        if self.shared:
+            self.tower = tower(None)
+            self.policy_head, self.value_head = action_head.clone(), ValueHead()
+        else:
+            self.policy = tower(action_head)
+            self.value = tower(ValueHead(parent=None))
 
-    def fresh_memory(self, shape: tuple[int, ...]) -> dict[str, jax.Array]:
-        """Zeros [*shape, H] for each network; nothing for networks without memory."""
-        size = self.policy.body.memory_size
-        return {} if size is None else {n: jnp.zeros((*shape, size)) for n in self.networks}
+    def initial(self, lanes: tuple[int, ...]) -> PyTree:
+        """The memory before the first step, leaves [*lanes, ...]."""
+        memory = self.memory.initial(lanes)
+        return memory if self.shared else {"policy": memory, "value": memory}
 
-    def step(
-        self, params: PyTree, obs: jax.Array, memory: dict[str, jax.Array]
-    ) -> tuple[Distribution, dict[str, jax.Array]]:
-        """The distribution over actions after one observation [..., O] more, and the memory."""
-        if not memory:
-            return self.policy.apply(params["policy"], obs)[0], {}
-        one = obs[..., None, :]  # a sequence of one step
-        outputs, states = {}, {}
-        for name, network in self.networks.items():
-            outputs[name], after = network.apply(params[name], one, memory[name])
-            states[name] = after[..., 0, :]
-        return jax.tree.map(lambda x: x[..., 0, :], outputs["policy"]), states
+    def __call__(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None = None
+    ) -> tuple[PyTree, Outputs]:
+        """One step: obs [*lanes, O], reset [*lanes] -> the memory after it, outputs [*lanes]."""
+        return self._run(memory, obs, reset, sequence=False)
 
-    def distribution(
-        self, params: PyTree, obs: jax.Array, memory: PyTree, reset: jax.Array | None
-    ) -> Distribution:
-        """Distributions over actions, batch axes those of `obs`."""
-        return self.policy.apply(params["policy"], obs, memory.get("policy"), reset)[0]
+    def sequence(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None = None
+    ) -> tuple[PyTree, Outputs]:
+        """Obs [*lanes, T, O], reset [*lanes, T] -> the memory after it, outputs [*lanes, T]."""
+        return self._run(memory, obs, reset, sequence=True)
+
+    def _run(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None, *, sequence: bool
+    ) -> tuple[PyTree, Outputs]:
+        if self.shared:
+            memory, features = self.tower(memory, obs, reset, sequence=sequence)
+            return memory, (self.policy_head(features), self.value_head(features))
+        after, outputs = {}, {}
+        for name, tower in (("policy", self.policy), ("value", self.value)):
+            after[name], outputs[name] = tower(memory[name], obs, reset, sequence=sequence)
+        return after, (outputs["policy"], outputs["value"])
 
 
-def actor_critic(
-    spec: EnvSpec, hidden_sizes: tuple[int, ...], memory_size: int | None, init_std: float
-) -> ActorCritic:
-    """Policy and value for an environment, alike in shape."""
-    body = Body(hidden_sizes, memory_size)
-    return ActorCritic(Policy(body, spec.action, init_std), Value(body))
+class FeedForward(nn.Module):
+    """A network without memory, obs [..., O] -> (distribution, value), as an ActorCritic."""
+
+    network: nn.Module
+
+    def initial(self, lanes: tuple[int, ...]) -> PyTree:
+        """Nothing."""
+        return ()
+
+    def __call__(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None = None
+    ) -> tuple[PyTree, Outputs]:
+        """One step."""
+        return memory, self.network(obs)
+
+    def sequence(
+        self, memory: PyTree, obs: jax.Array, reset: jax.Array | None = None
+    ) -> tuple[PyTree, Outputs]:
+        """A sequence."""
+        return memory, self.network(obs)
+
+
+def as_actor_critic(network: nn.Module) -> Any:
+    """The network itself if it has an ActorCritic's call signature, else as a FeedForward."""
+    return network if hasattr(network, "sequence") else FeedForward(network)
+
+
+def has_memory(network: Any) -> bool:
+    """Whether an actor-critic remembers anything."""
+    return bool(jax.tree.leaves(network.initial((1,))))
+
+
+def init_params(network: Any, key: jax.Array, observation_size: int) -> PyTree:
+    """Fresh parameters."""
+    obs = jnp.zeros((1, observation_size))
+    return network.init(key, network.initial((1,)), obs, jnp.zeros(1, bool))
+
+
+def part_of(params: PyTree, name: str) -> PyTree:
+    """The parameters of `policy` or `value`: those of its tower, or all if they share any."""
+    towers = params["params"]
+    return {"params": {name: towers[name]}} if set(towers) == {"policy", "value"} else params
+
+
+def with_part(params: PyTree, part: PyTree) -> PyTree:
+    """Parameters with those of a part in their place."""
+    return {**params, "params": {**params["params"], **part["params"]}}

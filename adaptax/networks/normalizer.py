@@ -1,13 +1,11 @@
-"""Running moments of inputs, kept beside a network's parameters in the collection `moments`.
+"""Running moments: what observations, returns and advantages are standardised by.
 
-`policy.apply({"params": ..., "moments": ...}, obs)` normalises with the moments it is given; the
-algorithm brings them up to date between iterations with `updated_moments`, so that data and
-update of one iteration see the same network.
+Algorithms bring them up to date between iterations, so that data and update of one
+iteration see the same numbers.
 """
 
 from __future__ import annotations
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -20,20 +18,6 @@ CLIP = 10.0
 """Bound on normalised inputs, in standard deviations."""
 
 
-class Normalizer(nn.Module):
-    """(x - mean) / std of all that was seen so far, [..., F] -> [..., F]; at first x itself."""
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """The normalised input, clipped."""
-        size = x.shape[-1]
-        mean = self.variable("moments", "mean", jnp.zeros, size)
-        variance = self.variable("moments", "variance", jnp.ones, size)
-        self.variable("moments", "count", jnp.zeros, ())
-        scaled = standardized(x, {"mean": mean.value, "variance": variance.value})
-        return jnp.clip(scaled, -CLIP, CLIP)
-
-
 def fresh_moments(size: int) -> Moments:
     """Of nothing yet: standardising by them changes nothing."""
     return {"mean": jnp.zeros(size), "variance": jnp.ones(size), "count": jnp.zeros(())}
@@ -42,6 +26,11 @@ def fresh_moments(size: int) -> Moments:
 def standardized(x: jax.Array, moments: Moments) -> jax.Array:
     """(x - mean) / std; x [..., F], or of any shape where F is 1."""
     return (x - moments["mean"]) * jax.lax.rsqrt(moments["variance"] + EPSILON)
+
+
+def normalized(obs: jax.Array, moments: Moments | None) -> jax.Array:
+    """Observations [..., F] as networks see them: standardised and clipped if there are moments."""
+    return obs if moments is None else jnp.clip(standardized(obs, moments), -CLIP, CLIP)
 
 
 def restored(x: jax.Array, moments: Moments) -> jax.Array:

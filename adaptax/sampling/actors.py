@@ -7,14 +7,14 @@ What happens to it at an episode's end is the actor's own decision, in `observe`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.experience import PyTree
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 
 Extras = dict[str, jax.Array]
@@ -95,71 +95,6 @@ class PolicyActor(Memoryless):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RecurrentActor:
-    """RL2's actor: sees its last action, reward and the boundary flag, and forgets nothing.
-
-    Its carry lives through episode ends, boundary inputs included: at the first step of the next
-    episode the agent still sees the last reward and flag = 1. It is zero only where a trial
-    starts. `memory` is the carry to begin from after adaptation, None for a new task.
-    """
-
-    params: PyTree
-    network: nn.Module = field(metadata={"static": True})
-    space: ActionSpace = field(metadata={"static": True})
-    memory: PyTree = None
-    deterministic: bool = field(default=False, metadata={"static": True})
-
-    def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
-        """Zeros, or a copy of the memory."""
-        if self.memory is not None:
-            return self.memory
-        lanes = (num_members, num_lanes)
-        return {
-            "hidden": jnp.zeros((*lanes, self.network.memory_size)),
-            "last_action": jnp.zeros((*lanes, self.space.size)),
-            "last_reward": jnp.zeros(lanes),
-            "boundary": jnp.zeros(lanes),
-        }
-
-    def act(
-        self, carry: PyTree, obs: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, PyTree, Extras]:
-        """An action from the network run one step further."""
-        inputs = recurrent_input(obs, carry["last_action"], carry["last_reward"], carry["boundary"])
-        distribution, _, hidden = self.network.apply(
-            self.params, inputs[..., None, :], carry["hidden"]
-        )
-        distribution = jax.tree.map(lambda x: x[..., 0, :], distribution)
-        action, extras = draw(distribution, self.deterministic, key)
-        return action, {**carry, "hidden": hidden}, extras
-
-    def observe(
-        self,
-        carry: PyTree,
-        obs: jax.Array,
-        action: jax.Array,
-        reward: jax.Array,
-        next_obs: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        key: jax.Array,
-    ) -> PyTree:
-        """Remember what the step led to; an episode's end clears nothing."""
-        return {
-            "hidden": carry["hidden"],
-            "last_action": encode_action(self.space, action),
-            "last_reward": reward,
-            "boundary": (terminated | truncated).astype(jnp.float32),
-        }
-
-    def adapted(self, rollout: Rollout, *, deterministic: bool) -> RecurrentActor:
-        """The actor that goes on from where `rollout` ended; it owns a copy of that memory."""
-        memory = jax.tree.map(jnp.array, rollout.final_carry)
-        return replace(self, memory=memory, deterministic=deterministic)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
 class PerMember:
     """Every member acts by an actor of its own: arrays of `actor` have a leading axis [M]."""
 
@@ -211,26 +146,3 @@ def encode_action(space: ActionSpace, action: jax.Array) -> jax.Array:
         parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.sizes)]
         return jnp.concatenate(parts, axis=-1)
     return jax.nn.one_hot(action, space.size)
-
-
-def recurrent_input(
-    obs: jax.Array, last_action: jax.Array, last_reward: jax.Array, boundary: jax.Array
-) -> jax.Array:
-    """The input of RL2 [..., O + A + 2] (Duan et al. 2016, section 2.2)."""
-    flags = jnp.stack([last_reward, boundary], axis=-1)
-    return jnp.concatenate([obs, last_action, flags], axis=-1)
-
-
-def recurrent_inputs(rollout: Rollout, space: ActionSpace) -> jax.Array:
-    """The inputs [M, N, T, O + A + 2] that a RecurrentActor saw in whole trials from zero state."""
-
-    def before(x: jax.Array) -> jax.Array:
-        return jnp.concatenate([jnp.zeros_like(x[:, :, :1]), x[:, :, :-1]], axis=2)
-
-    boundary = (rollout.terminated | rollout.truncated).astype(jnp.float32)
-    return recurrent_input(
-        jnp.asarray(rollout.obs),
-        before(encode_action(space, jnp.asarray(rollout.action))),
-        before(jnp.asarray(rollout.reward)),
-        before(boundary),
-    )

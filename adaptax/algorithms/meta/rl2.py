@@ -1,52 +1,50 @@
 """RL2: a recurrent agent whose learning algorithm is its own hidden state (Duan et al. 2016).
 
-A trial is several episodes on one task. The hidden state is zero at its start only, and the
-network sees its last action, reward and an episode-boundary flag, so that whatever it learns
-about the task within a trial, it learns by activation. The outer algorithm treats the whole trial
-as one episode: returns run across the inner boundaries. Here is what outer algorithms share.
+A trial is several episodes on one task. The memory is cleared at its start only, and the network
+sees its last action, reward and an episode-boundary flag, so that whatever it learns about the task
+within a trial, it learns by activation. The outer algorithm is an on-policy one that takes the
+whole trial for one episode: returns run across the inner boundaries. Here is what trials add to it.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from adaptax.algorithms.base import Algorithm, Metrics, check_finite, return_metrics
-from adaptax.algorithms.meta.trials import Trials, evaluate, trial_batch
+from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.on_policy.family import State, policy_actor, scheduled
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
-from adaptax.functional.masking import masked_shift_positive, masked_standardize
-from adaptax.functional.returns import gae
-from adaptax.learning.minibatches import Schedule, optimizer, share_left, shuffled_rows
-from adaptax.networks.memory.recurrent import Cell, RecurrentActorCritic, check_cell
-from adaptax.networks.normalizer import updated_moments
-from adaptax.sampling.actors import Actor, RecurrentActor
+from adaptax.functional.returns import episode_index
+from adaptax.learning.estimator import Normalization
+from adaptax.learning.minibatches import Schedule
+from adaptax.learning.sequences import Sequences, trial_sequences
+from adaptax.networks.memory import MemoryConfig
+from adaptax.sampling.actors import Actor
+from adaptax.sampling.memory_actors import TrialInputs, trial_input_size
 from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
 class RL2Config:
-    """What every outer algorithm needs."""
+    """Trials, and the settings of an on-policy algorithm over them."""
 
     meta_batch_size: int = 32
     """Trials an iteration, each on a task of its own."""
     num_episodes: int | None = None
-    """Episodes on one task; by default what the suite's protocol says."""
+    """Episodes of a trial; by default what the suite's protocol says."""
     discount: float = 0.99
     gae_lambda: float = 0.95
-    center_adv: bool = True
-    """Whether advantages are standardised."""
-    center_adv_over: Literal["all", "trial"] = "all"
-    """Over all valid steps, or over each trial's, where small rewards then count as large ones."""
+    normalize_advantage: Normalization = "batch"
+    """Whose moments advantages are standardised by: those of the iteration, of each trial (where
+    small rewards then count as large ones), of all so far, or none."""
     positive_advantage: bool = False
     """Whether advantages are shifted so that the smallest is just above 0."""
     lr: float = 1e-3
@@ -61,6 +59,7 @@ class RL2Config:
     num_minibatches: int = 8
     """Parts, of whole trials, that a pass is made in."""
     max_grad_norm: float = 0.5
+    """Bound on the norm of all gradients together."""
     entropy_method: Literal["no_entropy", "regularized", "max"] = "no_entropy"
     """How entropy counts: not, as a term of the objective, or as part of every reward."""
     entropy_coeff: float = 0.0
@@ -73,25 +72,27 @@ class RL2Config:
     """Whether -log pi of the action taken stands for the entropy."""
     stop_entropy_gradient: bool = False
     """Whether no gradient flows through the entropy."""
-    embedding_size: int = 64
-    cell: Cell = "gru"
-    """What remembers: a recurrent cell, or matrices that are written to and read by keys."""
-    hidden_size: int = 64
-    """Units of the recurrent cell, or of all heads of fast weights."""
-    normalize_inputs: bool = True
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Hidden layers between the input and the memory."""
+    memory: MemoryConfig = field(default_factory=lambda: MemoryConfig("gru", 64))
+    """What the agent learns by within a trial."""
+    normalize_obs: bool = True
     """Whether observations, actions, rewards and flags are normalised by their running moments."""
+    normalize_returns: bool = False
+    """Whether values are learned in units of the returns so far: minus their mean, by their std."""
     init_std: float = 0.5
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     reward_scale: float = 0.1
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
+    monte_carlo_returns: bool = False
+    """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
 
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")
-        check_positive(self, "num_minibatches", "embedding_size", "hidden_size", "init_std")
-        check_positive(self, "lr_schedule_steps", "reward_scale", "max_grad_norm")
-        check_cell(self.cell, self.hidden_size)
+        check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")
+        check_positive(self, "reward_scale", "max_grad_norm")
         check_unit(self, "discount", "gae_lambda")
         check(
             self.meta_batch_size % self.num_minibatches == 0,
@@ -111,104 +112,65 @@ class RL2Config:
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
             # gradient it would count twice, as reward and as a term.
-            check(not self.center_adv, "entropy_method 'max' needs center_adv to be off")
+            check(
+                self.normalize_advantage == "none",
+                "entropy_method 'max' needs normalize_advantage 'none'",
+            )
             check(self.stop_entropy_gradient, "entropy_method 'max' needs stop_entropy_gradient")
 
 
-class RL2(Algorithm):
-    """An outer algorithm's state has `variables`, those of the network that acts."""
-
-    config: RL2Config
-    trained_episodes: int
+def trial_length(config: RL2Config, spec: EnvSpec) -> int:
     """Episodes of a trial."""
-
-    def __init__(self, config: RL2Config, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.trained_episodes = config.num_episodes or spec.trial_episodes
-        sizes = config.embedding_size, config.hidden_size
-        self.network = RecurrentActorCritic(
-            spec.action, *sizes, config.init_std, config.normalize_inputs, config.cell
-        )
-
-    @abstractmethod
-    def update(self, state: Any, rollout: Rollout) -> tuple[Any, Metrics]:
-        """Learn from whole trials, one in each of the lanes [M, 1]."""
-
-    def iteration(self, state: Any, sampler: Sampler) -> tuple[Any, Metrics]:
-        """One trial on each of `meta_batch_size` tasks, then what the outer algorithm does."""
-        tasks = sampler.sample_tasks(self.config.meta_batch_size)
-        rollout = sampler.episodes(self.actor(state), tasks, 1, self.trained_episodes)
-        state, metrics = self.update(state, rollout)
-        check_finite(metrics, "kl", "value_loss")
-        return state, {**return_metrics(rollout, self.trained_episodes), **metrics}
-
-    def fresh_variables(self, key: jax.Array) -> PyTree:
-        """`params` that an optimizer moves, and `moments` of the inputs if they are normalised."""
-        size = self.spec.observation_size + self.spec.action.size + 2
-        memory = jnp.zeros((1, self.network.memory_size))
-        return self.network.init(key, jnp.zeros((1, 1, size)), memory)
-
-    def actor(self, state: Any, *, deterministic: bool = False) -> Actor:
-        """The recurrent policy at the start of a trial."""
-        return RecurrentActor(
-            state.variables, self.network, self.spec.action, deterministic=deterministic
-        )
-
-    def adapt(
-        self,
-        state: PyTree,
-        actor: Actor,
-        history: Sequence[Rollout],
-        *,
-        deterministic: bool = False,
-    ) -> Actor:
-        """Go on from the memory at the end of the last rollout."""
-        assert isinstance(actor, RecurrentActor)
-        return actor.adapted(history[-1], deterministic=deterministic)
+    return config.num_episodes or spec.trial_episodes
 
 
-def judge(
-    config: RL2Config, network: RecurrentActorCritic, variables: PyTree, trials: Trials
-) -> tuple[jax.Array, jax.Array]:
-    """Values [B, T], and what follows each trial's last step [B] unless that step terminated."""
-    rows, length = jnp.arange(len(trials.valid)), jnp.sum(trials.valid, axis=1)
-    inputs = jnp.pad(trials.inputs, ((0, 0), (0, 1), (0, 0)))
-    inputs = inputs.at[rows, length].set(trials.next_input)
-    _, value = evaluate(network, variables, inputs)
-    after = value[rows, length]
-    return value[:, :-1], after if config.bootstrap_trial_end else jnp.zeros_like(after)
+def input_size(spec: EnvSpec) -> int:
+    """Numbers that the network sees of a step."""
+    return trial_input_size(spec.observation_size, spec.action)
 
 
-def trial_advantages(
-    trials: Trials, value: jax.Array, value_after: jax.Array, config: RL2Config
-) -> jax.Array:
-    """GAE [B, T] of a trial as one episode, inner boundaries included.
+def trial_actor(network: Any, spec: EnvSpec, state: State, *, deterministic: bool) -> TrialInputs:
+    """The policy at the start of a trial."""
+    return TrialInputs(policy_actor(network, state, deterministic=deterministic), spec.action)
 
-    `value` [B, T]; `value_after` [B] is what follows the trial's last step, unless that step
-    terminated: 0 for a finite trial.
-    """
-    following = jnp.pad(trials.valid[:, 1:], ((0, 0), (0, 1)))
-    trial_end = trials.valid & ~following
-    next_value = jnp.pad(value[:, 1:], ((0, 0), (0, 1)))
-    return gae(
-        config.reward_scale * trials.reward,
-        value,
-        jnp.where(trial_end, value_after[:, None], next_value),
-        terminated=trial_end & trials.terminated,
-        truncated=trial_end & ~trials.terminated,
-        valid=trials.valid,
-        discount=config.discount,
-        gae_lambda=config.gae_lambda,
+
+def adapted(actor: Actor, history: Sequence[Rollout], *, deterministic: bool) -> Actor:
+    """The actor that goes on from what it remembers at the end of the last rollout."""
+    assert isinstance(actor, TrialInputs)
+    return actor.adapted(history[-1], deterministic=deterministic)
+
+
+def collect(config: RL2Config, actor: Actor, sampler: Sampler) -> Rollout:
+    """One trial on each of `meta_batch_size` tasks."""
+    tasks = sampler.sample_tasks(config.meta_batch_size)
+    return sampler.episodes(actor, tasks, 1, trial_length(config, sampler.spec))
+
+
+def sequences_of(
+    config: RL2Config, network: Any, spec: EnvSpec, state: State, rollout: Rollout
+) -> Sequences:
+    """Trials as the agent saw them, with rewards as they are learned from."""
+    sequences = trial_sequences(
+        rollout, spec.action, state.moments.get("obs"), bootstrap_end=config.bootstrap_trial_end
     )
+    reward = sequences.reward
+    if config.entropy_method == "max":
+        s = sequences
+        _, (acted, _) = network.apply(state.params, s.memory, s.obs, s.reset, method="sequence")
+        bonus = entropy_coeff(config, state) * entropy(config, acted, s.action)
+        reward = jnp.where(s.valid, reward + bonus, 0.0)
+    return replace(sequences, reward=config.reward_scale * reward)
 
 
-def policy_advantage(config: RL2Config, advantage: jax.Array, valid: jax.Array) -> jax.Array:
-    """Advantages [B, T] as the policy learns from them."""
-    if config.center_adv:
-        over_trial = config.center_adv_over == "trial"
-        standardize = jax.vmap(masked_standardize) if over_trial else masked_standardize
-        advantage = standardize(advantage, valid)
-    return masked_shift_positive(advantage, valid) if config.positive_advantage else advantage
+def entropy_coeff(config: RL2Config, state: State) -> jax.Array:
+    """The entropy's weight in this iteration."""
+    return config.entropy_coeff * scheduled(config, config.entropy_schedule, state)
+
+
+def loss_entropy_coeff(config: RL2Config, state: State) -> jax.Array:
+    """The entropy's weight in the objective: 0 unless the method is 'regularized'."""
+    weight = entropy_coeff(config, state)
+    return weight if config.entropy_method == "regularized" else jnp.zeros_like(weight)
 
 
 def entropy(config: RL2Config, distribution: Distribution, action: jax.Array) -> jax.Array:
@@ -219,76 +181,18 @@ def entropy(config: RL2Config, distribution: Distribution, action: jax.Array) ->
     return jax.lax.stop_gradient(x) if config.stop_entropy_gradient else x
 
 
-def entropy_weight(config: RL2Config, num_passes: jax.Array) -> jax.Array:
-    """Of the iteration that begins after so many passes."""
-    progress = num_passes / config.lr_schedule_steps
-    return config.entropy_coeff * share_left(config.entropy_schedule, progress)
+def trial_returns(rollout: Rollout, num_episodes: int) -> Metrics:
+    """`return/episode_K`, the mean undiscounted return of the episodes at place K of a trial.
 
-
-def with_entropy_reward(
-    config: RL2Config, weight: jax.Array, trials: Trials, distribution: Distribution
-) -> Trials:
-    """Rewards with the entropy of the policy that acted, weighted, if the method is 'max'."""
-    if config.entropy_method != "max":
-        return trials
-    bonus = weight * entropy(config, distribution, trials.action)
-    return replace(trials, reward=jnp.where(trials.valid, trials.reward + bonus, 0.0))
-
-
-def entropy_term(config: RL2Config, weight: jax.Array, entropies: jax.Array) -> jax.Array:
-    """What the loss gains by a mean entropy, if the method is 'regularized'."""
-    return -weight * entropies if config.entropy_method == "regularized" else jnp.zeros(())
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What an outer algorithm learns from in an iteration."""
-
-    trials: Trials
-    acted: Distribution
-    """The policy that acted."""
-    advantage: jax.Array
-    """[B, T]: what the policy learns from."""
-    target: jax.Array
-    """[B, T]: what the value learns from."""
-
-
-def lesson(
-    config: RL2Config,
-    network: RecurrentActorCritic,
-    rollout: Rollout,
-    policy: PyTree,
-    value: PyTree,
-    ent_weight: jax.Array,
-) -> Lesson:
-    """Whole trials judged by the present value; `policy` and `value` are variables of networks."""
-    seen = trial_batch(rollout, network)
-    values, after = judge(config, network, value, seen)
-    acted, _ = evaluate(network, policy, seen.inputs)
-    trials = with_entropy_reward(config, ent_weight, seen, acted)
-    raw = trial_advantages(trials, values, after, config)
-    return Lesson(trials, acted, policy_advantage(config, raw, trials.valid), raw + values)
-
-
-def minibatches(config: RL2Config, trials: Trials, key: jax.Array) -> jax.Array:
-    """Indices [K, b] of the trials in each minibatch of all passes."""
-    part_size = len(trials.valid) // config.num_minibatches
-    return shuffled_rows(key, trials.valid.any(-1), config.num_epochs, part_size)
-
-
-def adam(config: RL2Config) -> optax.GradientTransformation:
-    """What descends by gradients, in PPO all and in TRPO the value."""
-    return optimizer(config, updates_per_pass=config.num_minibatches)
-
-
-def moved(config: RL2Config, variables: PyTree, params: PyTree, trials: Trials) -> PyTree:
-    """The network after an update, with the moments of what was seen in it.
-
-    Only now: the update saw its inputs as the policy that acted had seen them.
+    Nothing for trials of one episode, whose `return` says it.
     """
-    variables = {**variables, "params": params}
-    if config.normalize_inputs:
-        moments = variables["moments"]["normalizer"]
-        moments = updated_moments(moments, trials.inputs, trials.valid)
-        variables["moments"] = {"normalizer": moments}
-    return variables
+    if num_episodes == 1:
+        return {}
+    ended = rollout.valid & (rollout.terminated | rollout.truncated)
+    index = episode_index(rollout.terminated, rollout.truncated)
+    metrics = {}
+    for k in range(num_episodes):
+        total = jnp.sum(rollout.reward, where=rollout.valid & (index == k))
+        count = jnp.sum(ended & (index == k))
+        metrics[f"return/episode_{k + 1}"] = total / count
+    return metrics

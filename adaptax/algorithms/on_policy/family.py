@@ -1,40 +1,58 @@
-"""What A2C, PPO, PPO2 and TRPO share: settings, state, collection, and the figures they report."""
+"""What on-policy algorithms share: settings, state, collection, and the ways networks learn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from adaptax.algorithms.base import Metrics, check_finite
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
-from adaptax.learning.estimator import GAE
-from adaptax.learning.minibatches import Figures, Loss, Schedule, Stop
-from adaptax.learning.sequences import (
-    Batch,
-    EpisodicActor,
-    Passes,
-    Sequences,
-    as_sequences,
-    episode_metrics,
+from adaptax.functional.value_losses import explained_variance
+from adaptax.learning.estimator import (
+    FitSettings,
+    Normalization,
+    estimate,
+    fit_value,
+    policy_advantage,
 )
-from adaptax.networks.actor_critic import ActorCritic, actor_critic
+from adaptax.learning.minibatches import (
+    ADAM,
+    Figures,
+    Loss,
+    MakeOptimizer,
+    Schedule,
+    Stop,
+    run_passes,
+    share_left,
+)
+from adaptax.learning.sequences import Batch, Sequences, as_batch, episode_sequences
+from adaptax.networks.actor_critic import (
+    ActorCritic,
+    as_actor_critic,
+    has_memory,
+    init_params,
+    part_of,
+    with_part,
+)
+from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import Moments, fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
+from adaptax.sampling.memory_actors import MemoryActor
 from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
-    """How experience is collected and judged, and what the networks look like."""
+    """How experience is collected and learned from, and what the networks look like."""
 
     num_lanes: int = 8
     """Environments run side by side."""
@@ -49,16 +67,20 @@ class OnPolicyConfig:
     each, whatever `num_steps` says."""
     discount: float = 0.99
     gae_lambda: float = 0.95
-    standardizer: Literal["batch", "running", "none"] = "batch"
+    normalize_advantage: Normalization = "batch"
     """Whose moments give the policy's advantages mean 0 and standard deviation 1: those of the
-    iteration, of all seen so far, or none."""
+    iteration, of each lane, of all so far, or none."""
+    positive_advantage: ClassVar[bool] = False
+    num_minibatches: int = 32
+    """Parts of a pass over the data; of whole lanes with a memory, of which each has at least
+    one."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy and of the value (Schulman et al. 2017, section 6.1)."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """What policy and value remember by, behind the hidden layers."""
     shuffle: Literal["auto", "sequences", "steps"] = "auto"
-    """What minibatches are made of: single steps or whole lanes, of which each has at least one;
-    `auto` takes lanes with memory, which needs them, and steps without."""
-    memory_size: int | None = None
-    """Units of a GRU behind the hidden layers; None: no memory."""
+    """What minibatches are made of: single steps or whole lanes; `auto` takes lanes with memory,
+    which needs them, and steps without."""
     init_std: float = 1.0
     """Standard deviation of the first policy's actions."""
     lr: float = 5e-4
@@ -70,13 +92,13 @@ class OnPolicyConfig:
     max_grad_norm: float | None = None
     """Bound on the norm of all gradients that an optimizer owns, taken together."""
     normalize_obs: bool = False
-    """Whether networks see observations standardised by the moments of all seen."""
+    """Whether networks see observations standardised by the moments of all so far."""
     normalize_returns: bool = False
-    """Whether values are learned in units of the returns seen: minus their mean, by their std."""
+    """Whether values are learned in units of the returns so far: minus their mean, by their std."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_tasks", "num_steps", "num_episodes", "init_std")
-        check_positive(self, "hidden_sizes", "memory_size", "lr", "lr_schedule_steps")
+        check_positive(self, "num_minibatches", "hidden_sizes", "lr", "lr_schedule_steps")
         check_positive(self, "max_grad_norm")
         check_unit(self, "discount", "gae_lambda")
         check(
@@ -84,15 +106,10 @@ class OnPolicyConfig:
             f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
         )
         check(
-            self.memory_size is None or self.shuffle != "steps",
-            "shuffle 'steps' does not go with memory_size: networks with a memory learn from "
-            "whole sequences, not from shuffled steps",
+            self.memory.kind == "none" or self.shuffle != "steps",
+            "shuffle 'steps' does not go with a memory: networks with a memory learn from whole "
+            "sequences, not from shuffled steps",
         )
-
-    @property
-    def whole_sequences(self) -> bool:
-        """Whether minibatches are of whole lanes."""
-        return self.shuffle == "sequences" or self.memory_size is not None
 
     @property
     def lane_episodes(self) -> int | None:
@@ -105,12 +122,12 @@ class OnPolicyConfig:
             return self.lane_episodes * spec.horizon
         return -(-self.num_steps // self.num_lanes)
 
-    def check_batch_size(self, name: str, batch_size: int, spec: EnvSpec) -> None:
-        """Raise a ConfigError where a minibatch is larger than the batch."""
+    def check_minibatches(self, name: str, num_minibatches: int, spec: EnvSpec) -> None:
+        """Raise a ConfigError where there are more minibatches than steps."""
         total = self.num_lanes * self.lane_steps(spec)
         check(
-            batch_size <= total,
-            f"{name} {batch_size} is more than the {total} steps of an iteration",
+            num_minibatches <= total,
+            f"{name} {num_minibatches} is more than the {total} steps of an iteration",
         )
 
 
@@ -120,82 +137,55 @@ class State:
     """Everything learned."""
 
     params: PyTree
-    """Of the networks, by name."""
+    """What Flax's `init` gives."""
     opt_state: PyTree
-    """Of one optimizer for all networks, or a dict of one for each."""
+    """Of one optimizer, or a dict of several by what they move."""
     moments: dict[str, Moments]
     """Running moments of `obs`, `return` and `advantage`, as far as they are in use."""
+    num_passes: jax.Array
+    """Over the data, so far."""
     key: jax.Array
 
 
-Update = Callable[[Any, ActorCritic, State, Rollout], tuple[State, Figures]]
-InitOptimizer = Callable[[PyTree], PyTree]
-"""From parameters to the state of what optimizes them."""
+def default_networks(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
+    """Policy and value apart, alike in shape."""
+    memory = config.memory.make()
+    return ActorCritic(spec.action, config.hidden_sizes, memory, config.init_std)
 
 
-def network_of(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
-    """The policy and the value."""
-    return actor_critic(spec, config.hidden_sizes, config.memory_size, config.init_std)
+def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | None) -> Any:
+    """The given network, obs -> (distribution, value) or an ActorCritic, or the default one."""
+    return default_networks(config, spec) if networks is None else as_actor_critic(networks)
 
 
-def critic_of(config: OnPolicyConfig, network: ActorCritic) -> GAE:
-    """The estimator."""
-    assert network.value is not None
-    standardize = config.standardizer != "none"
-    return GAE(
-        network.value, config.discount, config.gae_lambda, standardize, config.whole_sequences
-    )
+def whole_sequences(config: OnPolicyConfig, network: Any) -> bool:
+    """Whether minibatches are of whole lanes."""
+    return config.shuffle == "sequences" or has_memory(network)
 
 
-def fresh_state(
+def init_state(
     config: OnPolicyConfig,
-    network: ActorCritic,
-    spec: EnvSpec,
+    network: Any,
+    input_size: int,
     key: jax.Array,
-    init_optimizer: InitOptimizer,
+    init_optimizer: Callable[[PyTree], PyTree],
 ) -> State:
-    """The state before training."""
+    """The state before training; `input_size` numbers are what the network sees of a step."""
     key, init_key = jax.random.split(key)
-    params = network.init(init_key, spec.observation_size)
+    params = init_params(network, init_key, input_size)
     in_use = {
         "obs": config.normalize_obs,
         "return": config.normalize_returns,
-        "advantage": config.standardizer == "running",
+        "advantage": config.normalize_advantage == "running",
     }
-    sizes = {"obs": spec.observation_size, "return": 1, "advantage": 1}
+    sizes = {"obs": input_size, "return": 1, "advantage": 1}
     moments = {name: fresh_moments(sizes[name]) for name, used in in_use.items() if used}
-    return State(params, init_optimizer(params), moments, key)
+    return State(params, init_optimizer(params), moments, jnp.array(0), key)
 
 
-def reset_state(config: OnPolicyConfig, state: State, init_optimizer: InitOptimizer) -> State:
-    """The same networks with all else as before training: optimizers, schedules, exploration.
-
-    Moments of observations and returns stay, since the networks were trained with them.
-    """
-
-    def with_first_std(path: Any, x: jax.Array) -> jax.Array:
-        exploration = path[-1] == jax.tree_util.DictKey("log_std")
-        return jnp.full_like(x, np.log(config.init_std)) if exploration else x
-
-    params = jax.tree_util.tree_map_with_path(with_first_std, state.params)
-    moments = {n: fresh_moments(1) if n == "advantage" else m for n, m in state.moments.items()}
-    return replace(state, params=params, opt_state=init_optimizer(params), moments=moments)
-
-
-def episodic_actor(network: ActorCritic, state: State, deterministic: bool) -> Actor:
+def policy_actor(network: Any, state: State, *, deterministic: bool) -> MemoryActor:
     """The policy at the start of an episode."""
-    return EpisodicActor(state.params, network, state.moments.get("obs"), deterministic)
-
-
-def iterate(
-    config: OnPolicyConfig, network: ActorCritic, state: State, sampler: Sampler, update: Update
-) -> tuple[State, Metrics]:
-    """Collect, update, and report; raises NotFinite where the update diverged."""
-    rollout = collect(config, episodic_actor(network, state, deterministic=False), sampler)
-    state, figures = update(config, network, state, rollout)
-    metrics = episode_metrics(rollout)  # while the update computes
-    check_finite(figures, "loss_before", "kl")
-    return state, {**metrics, **figures}
+    return MemoryActor(state.params, network, state.moments.get("obs"), deterministic)
 
 
 def collect(config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: int = 1) -> Rollout:
@@ -209,57 +199,115 @@ def collect(config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: 
     return sampler.steps(actor, tasks * num_agents, lanes, config.lane_steps(sampler.spec))
 
 
-def prepare(state: State, rollout: Rollout) -> tuple[Sequences, dict[str, Moments]]:
-    """What was seen, as the actor saw it; and the moments with these observations seen."""
-    sequences = as_sequences(rollout, state.moments.get("obs"))
-    moments = state.moments
-    if "obs" in moments:
-        obs, valid = jnp.asarray(rollout.obs), jnp.asarray(rollout.valid)
-        seen = updated_moments(moments["obs"], obs, valid)
-        moments = {**moments, "obs": seen}
-    return sequences, moments
+def sequences_of(state: State, rollout: Rollout) -> Sequences:
+    """A rollout as the policy that acted saw it."""
+    return episode_sequences(rollout, state.moments.get("obs"))
 
 
-def changes(
-    network: ActorCritic, before: PyTree, after: PyTree, batch: Batch, loss: Loss
-) -> Figures:
-    """What an update did, over all batch: to the loss, the policy and the value."""
-    inputs = (batch.obs, batch.memory, batch.reset)
-    old, new = network.distribution(before, *inputs), network.distribution(after, *inputs)
+def with_obs_moments(state: State, sequences: Sequences) -> State:
+    """The state with the moments of what was observed.
+
+    Only after an update, which saw its inputs as the policy that acted had seen them.
+    """
+    if "obs" not in state.moments:
+        return state
+    moments = updated_moments(state.moments["obs"], sequences.inputs, sequences.valid)
+    return replace(state, moments={**state.moments, "obs": moments})
+
+
+def scheduled(config: OnPolicyConfig, schedule: Schedule, state: State) -> jax.Array:
+    """What is left of a value that falls over as many passes as the step size."""
+    return share_left(schedule, state.num_passes / config.lr_schedule_steps)
+
+
+def learn_jointly(
+    config: Any,
+    network: Any,
+    state: State,
+    sequences: Sequences,
+    loss: Loss,
+    *,
+    make: MakeOptimizer = ADAM,
+    stop: Stop | None = None,
+) -> tuple[State, Batch, Figures]:
+    """Advantages by the present value, then policy and value together down one loss."""
+    estimated, moments = estimate(
+        config,
+        network,
+        state.params,
+        state.moments,
+        sequences,
+        monte_carlo=config.monte_carlo_returns,
+    )
+    advantage, moments = policy_advantage(config, estimated.advantage, sequences.valid, moments)
+    batch = as_batch(
+        sequences,
+        advantage,
+        estimated.value,
+        estimated.target,
+        whole=whole_sequences(config, network),
+    )
+    key, shuffle_key = jax.random.split(state.key)
+    (params, opt_state), figures = run_passes(
+        config, loss, (state.params, state.opt_state), batch, shuffle_key, make=make, stop=stop
+    )
+    num_passes = state.num_passes + config.num_epochs
+    after = State(params, opt_state, moments, num_passes, key)
+    return with_obs_moments(after, sequences), batch, figures
+
+
+def fit_critic(
+    config: OnPolicyConfig, fit: FitSettings, network: Any, state: State, sequences: Sequences
+) -> tuple[State, Batch, Figures]:
+    """Fit the value to targets that stay fixed over all passes; and what the policy learns from."""
+    estimated, moments = estimate(
+        config,
+        network,
+        state.params,
+        state.moments,
+        sequences,
+        monte_carlo=fit.monte_carlo_returns,
+    )
+    whole = whole_sequences(config, network)
+    raw = estimated.advantage
+    batch = as_batch(sequences, raw, estimated.value, estimated.target, whole=whole)
+    key, shuffle_key = jax.random.split(state.key)
+    start = (part_of(state.params, "value"), state.opt_state["value"])
+    (value, opt_state), figures = fit_value(fit, network, state.params, start, batch, shuffle_key)
+    params = with_part(state.params, value)
+    if fit.advantage_from == "new":
+        raw = estimate(config, network, params, moments, sequences)[0].advantage
+    advantage, moments = policy_advantage(config, raw, sequences.valid, moments)
+    batch = as_batch(sequences, advantage, estimated.value, estimated.target, whole=whole)
+    after = State(params, {**state.opt_state, "value": opt_state}, moments, state.num_passes, key)
+    return after, batch, figures
+
+
+def changes(network: Any, before: PyTree, after: PyTree, batch: Batch, loss: Loss) -> Figures:
+    """What an update did, over all of the batch: to the loss, the policy and the value."""
+    (old, _), (new, value) = batch.outputs(network, before), batch.outputs(network, after)
     return {
         "loss_before": loss(before, batch)[0],
         "loss_after": loss(after, batch)[0],
         "kl": masked_mean(old.kl(new), batch.valid),
         "entropy": masked_mean(new.entropy(), batch.valid),
+        "explained_variance": explained_variance(value, batch.target, batch.valid),
     }
 
 
-def learn_jointly(
-    config: OnPolicyConfig,
-    network: ActorCritic,
-    state: State,
-    rollout: Rollout,
-    passes: Passes,
-    *,
-    empirical: bool,
-) -> tuple[State, Figures]:
-    """Judge by the present value, then teach policy and value together, with one optimizer.
+def plain_entropy(distribution: Distribution, action: jax.Array) -> jax.Array:
+    """The policy's entropy in nats, whatever was done."""
+    return distribution.entropy()
 
-    `empirical`: the value learns Monte-Carlo returns rather than lambda-returns.
+
+def kl_exceeds(target_kl: float | None) -> Stop | None:
+    """Whether a minibatch's `approx_kl` exceeds one and a half times the target, if there is one.
+
+    The factor is Spinning Up's and Stable-Baselines3's.
     """
-    critic = critic_of(config, network)
-    sequences, moments = prepare(state, rollout)
-    estimate, moments = critic.estimate(
-        state.params["value"], moments, sequences, empirical=empirical
-    )
-    advantage, moments = critic.policy_advantage(estimate.advantage, sequences.valid, moments)
-    batch = critic.batch(sequences, estimate, advantage)
-    key, shuffle_key = jax.random.split(state.key)
-    start = (state.params, state.opt_state)
-    (params, opt_state), figures = passes.run(start, batch, shuffle_key)
-    figures |= changes(network, state.params, params, batch, passes.loss)
-    figures["explained_variance"] = critic.explained_variance(params["value"], batch)
-    return State(params, opt_state, moments, key), figures
+    if target_kl is None:
+        return None
+    return lambda figures: figures["approx_kl"] > 1.5 * target_kl
 
 
 def check_not_negative(config: Any, *names: str) -> None:
@@ -267,13 +315,3 @@ def check_not_negative(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         check(value >= 0, f"{name} must not be negative, not {value}")
-
-
-def above(target_kl: float | None) -> Stop | None:
-    """Whether a minibatch's `approx_kl` is above one and a half times the target, if there is one.
-
-    The factor is Spinning Up's and Stable-Baselines3's.
-    """
-    if target_kl is None:
-        return None
-    return lambda figures: figures["approx_kl"] > 1.5 * target_kl

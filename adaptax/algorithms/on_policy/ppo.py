@@ -1,102 +1,144 @@
-"""PPO: the clipped ratio, several passes over the same data; the value learns by itself.
+"""PPO: the clipped ratio, several passes over the same data; the value is fitted by itself.
 
 Schulman et al. 2017, "Proximal policy optimization algorithms" (arXiv 1707.06347), section 3.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+import flax.linen as nn
 import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.on_policy.family import (
-    OnPolicyConfig,
-    State,
-    above,
-    changes,
-    critic_of,
-    episodic_actor,
-    fresh_state,
-    iterate,
-    network_of,
-    prepare,
-    reset_state,
-)
+from adaptax.algorithms.on_policy import family
+from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import approx_kl, clip_fraction, clipped_ratio_loss
-from adaptax.learning.estimator import CriticConfig
-from adaptax.learning.minibatches import Figures, optimizer
-from adaptax.learning.sequences import Batch, Passes
-from adaptax.networks.actor_critic import ActorCritic
+from adaptax.learning.minibatches import Figures, Schedule, optimizer, run_passes
+from adaptax.learning.sequences import Batch
+from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """How a value with an optimizer of its own is fitted; defaults are Pyrado's."""
+
+    num_epochs: int = 10
+    """Passes over the data of an iteration."""
+    num_minibatches: int = 32
+    """Parts of a pass."""
+    lr: float = 5e-4
+    """Adam's step size."""
+    lr_schedule: Schedule = "constant"
+    """How the step size falls, from pass to pass."""
+    lr_schedule_steps: int = 1000
+    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+    max_grad_norm: float | None = None
+    """Bound on the norm of the gradient."""
+    monte_carlo_returns: bool = False
+    """Whether targets are Monte-Carlo returns rather than lambda-returns."""
+    advantage_from: Literal["old", "new"] = "old"
+    """Whether advantages are those of the value before its fit, or after (Pyrado)."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_epochs", "num_minibatches", "lr", "lr_schedule_steps")
+        check_positive(self, "max_grad_norm")
+
+
+@dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
-    """PPO; defaults are Pyrado's (conformance 4.5) where no other source is named."""
+    """PPO; defaults are Pyrado's where no other source is named."""
 
     num_epochs: int = 3
     """Passes of the policy over the data of an iteration."""
     clip_range: float = 0.1
     """Range of the ratio around 1."""
-    batch_size: int = 64
-    """Steps of a minibatch of the policy."""
     target_kl: float | None = None
-    """The policy's passes end once a minibatch's KL is above one and a half times this."""
+    """The policy's passes end once a minibatch's KL exceeds one and a half times this."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     """How the value is fitted, before the policy learns."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "num_epochs", "clip_range", "batch_size", "target_kl")
+        check_positive(self, "num_epochs", "clip_range", "target_kl")
 
 
-class PPO(Algorithm):
-    """Proximal policy optimization."""
+class PPO(Algorithm[State, Rollout]):
+    """Proximal policy optimization; `networks` is as `family.networks_for` says."""
 
     name = "ppo"
     config: PPOConfig
+    finite_metrics = ("loss_before", "kl")
 
-    def __init__(self, config: PPOConfig, spec: EnvSpec) -> None:
+    def __init__(self, config: PPOConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:
         super().__init__(config, spec)
-        config.check_batch_size("batch_size", config.batch_size, spec)
-        config.check_batch_size("critic.batch_size", config.critic.batch_size, spec)
-        self.network = network_of(config, spec)
+        config.check_minibatches("num_minibatches", config.num_minibatches, spec)
+        config.check_minibatches("critic.num_minibatches", config.critic.num_minibatches, spec)
+        self.networks = family.networks_for(config, spec, networks)
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        return fresh_state(self.config, self.network, self.spec, key, self._init_optimizers)
 
-    def reset(self, state: State) -> State:
-        """What was learned, with fresh optimizers and the first exploration."""
-        return reset_state(self.config, state, self._init_optimizers)
+        def init_optimizers(params: PyTree) -> PyTree:
+            return {
+                "policy": optimizer(self.config).init(part_of(params, "policy")),
+                "value": optimizer(self.config.critic).init(part_of(params, "value")),
+            }
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect, fit the value, then the policy."""
-        return iterate(self.config, self.network, state, sampler, _update)
+        size = self.spec.observation_size
+        return family.init_state(self.config, self.networks, size, key, init_optimizers)
+
+    def collect(self, state: State, sampler: Sampler) -> Rollout:
+        """Steps in every lane, or whole episodes."""
+        return family.collect(self.config, self.actor(state), sampler)
+
+    def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
+        """The value's passes over fixed targets, then the policy's over fixed advantages."""
+        config, network = self.config, self.networks
+        sequences = family.sequences_of(state, data)
+        state, batch, value_figures = family.fit_critic(
+            config, config.critic, network, state, sequences
+        )
+
+        def loss_of(part: PyTree, some: Batch) -> tuple[jax.Array, Figures]:
+            distribution, _ = some.outputs(network, with_part(state.params, part))
+            return loss(config.clip_range, distribution, some)
+
+        key, shuffle_key = jax.random.split(state.key)
+        (policy, opt_state), figures = run_passes(
+            config,
+            loss_of,
+            (part_of(state.params, "policy"), state.opt_state["policy"]),
+            batch,
+            shuffle_key,
+            stop=family.kl_exceeds(config.target_kl),
+        )
+        params = with_part(state.params, policy)
+        figures |= family.changes(network, state.params, params, batch, loss_of) | value_figures
+        state = replace(
+            state,
+            params=params,
+            opt_state={**state.opt_state, "policy": opt_state},
+            num_passes=state.num_passes + config.num_epochs,
+            key=key,
+        )
+        return family.with_obs_moments(state, sequences), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy."""
-        return episodic_actor(self.network, state, deterministic)
-
-    def _init_optimizers(self, params: PyTree) -> PyTree:
-        return {
-            "policy": optimizer(self.config).init({"policy": params["policy"]}),
-            "value": optimizer(self.config.critic).init(params["value"]),
-        }
+        return family.policy_actor(self.networks, state, deterministic=deterministic)
 
 
-def loss(
-    clip_range: float, network: ActorCritic, params: PyTree, part: Batch
-) -> tuple[jax.Array, Figures]:
-    """-E[min(rho A, clip(rho, 1 - eps, 1 + eps) A)], rho the joint ratio; and its figures."""
-    distribution = network.distribution(params, part.obs, part.memory, part.reset)
+def loss(clip_range: float, distribution: Distribution, part: Batch) -> tuple[jax.Array, Figures]:
+    """-E[min(rho A, clip(rho, 1 - c, 1 + c) A)], rho the joint ratio; and its figures."""
     log_prob = distribution.log_prob(part.action)
     terms = clipped_ratio_loss(log_prob, part.log_prob, part.advantage, clip_range)
     policy_loss = masked_mean(terms, part.valid)
@@ -106,27 +148,3 @@ def loss(
         "approx_kl": masked_mean(approx_kl(log_ratio), part.valid),
         "clip_fraction": masked_mean(clip_fraction(log_ratio, clip_range), part.valid),
     }
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    config: PPOConfig, network: ActorCritic, state: State, rollout: Rollout
-) -> tuple[State, Figures]:
-    """The value's passes over fixed targets, then the policy's over fixed advantages."""
-    sequences, moments = prepare(state, rollout)
-    key, value_key, policy_key = jax.random.split(state.key, 3)
-    start = (state.params["value"], state.opt_state["value"])
-    critic = critic_of(config, network)
-    (value, value_opt), moments, batch, value_figures = critic.update(
-        config.critic, start, moments, sequences, value_key
-    )
-
-    loss_of = partial(loss, config.clip_range, network)
-    passes = Passes(config, loss_of, stop=above(config.target_kl))
-    before = {"policy": state.params["policy"]}
-    (after, policy_opt), figures = passes.run(
-        (before, state.opt_state["policy"]), batch, policy_key
-    )
-    figures |= value_figures | changes(network, before, after, batch, loss_of)
-    params, opt_state = {**after, "value": value}, {"policy": policy_opt, "value": value_opt}
-    return State(params, opt_state, moments, key), figures

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from adaptax.algorithms.base import Algorithm, Metrics, check_finite
-from adaptax.algorithms.on_policy.family import State, episodic_actor, prepare
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.on_policy import family
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.returns import discounted_returns
-from adaptax.learning.minibatches import Figures, Schedule, optimizer
+from adaptax.learning.minibatches import Schedule, optimizer
 from adaptax.learning.processors import ProcessorConfig, process_samples
-from adaptax.learning.sequences import episode_metrics
-from adaptax.networks.actor_critic import ActorCritic, Body, Policy
-from adaptax.networks.normalizer import fresh_moments
+from adaptax.networks.actor_critic import (
+    ActorCritic,
+    as_actor_critic,
+    init_params,
+    part_of,
+    with_part,
+)
+from adaptax.networks.memory import MemoryConfig
+from adaptax.networks.normalizer import Moments, fresh_moments
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -49,85 +55,88 @@ class ReinforceConfig:
     max_grad_norm: float | None = None
     """Bound on the norm of the whole gradient."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    memory_size: int | None = None
-    """Units of a GRU behind the hidden layers; None: no memory."""
+    """Hidden layers of the policy."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """What the policy remembers by, behind the hidden layers."""
     init_std: float = 1.0
     """Standard deviation of the first policy's actions."""
     normalize_obs: bool = False
-    """Whether the policy sees observations standardised by the moments of all seen."""
+    """Whether the policy sees observations standardised by the moments of all so far."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_episodes", "lr", "hidden_sizes", "init_std")
-        check_positive(self, "lr_schedule_steps", "max_grad_norm", "memory_size")
+        check_positive(self, "lr_schedule_steps", "max_grad_norm")
         check_unit(self, "discount")
 
 
-class Reinforce(Algorithm):
-    """The policy-gradient theorem, and nothing else."""
+Data = tuple[Rollout, Any]
+"""Whole episodes, and what is subtracted from their returns [M, N, T]."""
+
+
+class Reinforce(Algorithm[family.State, Data]):
+    """The policy-gradient theorem, and nothing else; the networks' value is not used."""
 
     name = "reinforce"
     config: ReinforceConfig
+    finite_metrics = ("policy_loss",)
 
-    def __init__(self, config: ReinforceConfig, spec: EnvSpec) -> None:
+    def __init__(
+        self, config: ReinforceConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
         super().__init__(config, spec)
-        body = Body(config.hidden_sizes, config.memory_size)
-        self.network = ActorCritic(Policy(body, spec.action, config.init_std), value=None)
+        memory, sizes = config.memory.make(), config.hidden_sizes
+        default = ActorCritic(spec.action, sizes, memory, config.init_std)
+        self.networks = default if networks is None else as_actor_critic(networks)
 
-    def init(self, key: jax.Array) -> State:
+    def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""
         size = self.spec.observation_size
-        params = self.network.init(key, size)
-        moments = {"obs": fresh_moments(size)} if self.config.normalize_obs else {}
-        return State(params, optimizer(self.config).init(params), moments, key)
+        params = init_params(self.networks, key, size)
+        moments: dict[str, Moments] = {"obs": fresh_moments(size)}
+        if not self.config.normalize_obs:
+            moments = {}
+        opt_state = optimizer(self.config).init(part_of(params, "policy"))
+        return family.State(params, opt_state, moments, jnp.array(0), key)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Whole episodes, one gradient step; raises NotFinite where it diverged."""
+    def collect(self, state: family.State, sampler: Sampler) -> Data:
+        """Whole episodes on one task."""
         config, tasks = self.config, sampler.sample_tasks(1)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
-        baseline = _baseline(config, rollout)
-        state, figures = _update(config, self.network, state, rollout, baseline)
-        check_finite(figures, "policy_loss")
-        return state, {**episode_metrics(rollout), **figures}
+        if config.baseline == "none":
+            return rollout, np.zeros(rollout.valid.shape, np.float32)
+        fitted = process_samples(rollout, ProcessorConfig(config.discount))
+        return rollout, np.asarray(fitted.value, np.float32)
 
-    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+    def update(self, state: family.State, data: Data) -> tuple[family.State, Metrics]:
+        """One gradient step down -E[(R - baseline) log pi]."""
+        rollout, baseline = data
+        s = family.sequences_of(state, rollout)
+        # A time limit is not the end of the world, but without a value the rest counts as 0.
+        returns = discounted_returns(
+            s.reward,
+            jnp.zeros_like(s.reward),
+            terminated=s.terminated,
+            truncated=s.truncated,
+            valid=s.valid,
+            discount=self.config.discount,
+        )
+        advantage = masked_standardize(returns - baseline.reshape(s.reward.shape), s.valid)
+
+        def loss(policy: PyTree) -> jax.Array:
+            params = with_part(state.params, policy)
+            _, (distribution, _) = self.networks.apply(
+                params, s.memory, s.obs, s.reset, method="sequence"
+            )
+            terms = policy_gradient_loss(distribution.log_prob(s.action), advantage)
+            return masked_mean(terms, s.valid)
+
+        policy = part_of(state.params, "policy")
+        value, grads = jax.value_and_grad(loss)(policy)
+        updates, opt_state = optimizer(self.config).update(grads, state.opt_state)
+        params = with_part(state.params, optax.apply_updates(policy, updates))
+        after = replace(state, params=params, opt_state=opt_state, num_passes=state.num_passes + 1)
+        return family.with_obs_moments(after, s), {"policy_loss": value}
+
+    def actor(self, state: family.State, *, deterministic: bool = False) -> Actor:
         """The policy."""
-        return episodic_actor(self.network, state, deterministic)
-
-
-def _baseline(config: ReinforceConfig, rollout: Rollout) -> np.ndarray:
-    """What is subtracted from returns [M, N, T]."""
-    if config.baseline == "none":
-        return np.zeros(rollout.valid.shape, np.float32)
-    fitted = process_samples(rollout, ProcessorConfig(config.discount))
-    return np.asarray(fitted.value, np.float32)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    config: ReinforceConfig,
-    network: ActorCritic,
-    state: State,
-    rollout: Rollout,
-    baseline: jax.Array,
-) -> tuple[State, Figures]:
-    s, moments = prepare(state, rollout)
-    # A time limit is not the end of the world, but without a value function the rest counts as 0.
-    returns = discounted_returns(
-        s.reward,
-        jnp.zeros_like(s.reward),
-        terminated=s.terminated,
-        truncated=s.truncated,
-        valid=s.valid,
-        discount=config.discount,
-    )
-    advantage = masked_standardize(returns - baseline.reshape(s.reward.shape), s.valid)
-
-    def loss(params: PyTree) -> jax.Array:
-        distribution = network.distribution(params, s.obs, s.memory, s.reset)
-        terms = policy_gradient_loss(distribution.log_prob(s.action), advantage)
-        return masked_mean(terms, s.valid)
-
-    value, grads = jax.value_and_grad(loss)(state.params)
-    updates, opt_state = optimizer(config).update(grads, state.opt_state)
-    params = optax.apply_updates(state.params, updates)
-    return State(params, opt_state, moments, state.key), {"policy_loss": value}
+        return family.policy_actor(self.networks, state, deterministic=deterministic)

@@ -1,7 +1,7 @@
 """SVPG: several policies that share what they learn and keep their distance.
 
-Liu et al. 2017, "Stein variational policy gradient" (arXiv 1704.02399), over the loss of an inner
-algorithm, A2C by default. Its particles are one state with a leading axis n.
+Liu et al. 2017, "Stein variational policy gradient" (arXiv 1704.02399), over the loss of A2C. The
+particles are one state with a leading axis n.
 """
 
 from __future__ import annotations
@@ -11,33 +11,29 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from adaptax.algorithms.base import Algorithm, Metrics, check_finite
-from adaptax.algorithms.on_policy import a2c
-from adaptax.algorithms.on_policy import family as on_policy
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.on_policy import a2c, family
 from adaptax.algorithms.on_policy.a2c import A2CConfig
-from adaptax.algorithms.on_policy.family import collect, episodic_actor, fresh_state, learn_jointly
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout, select
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
+from adaptax.functional.returns import returns_so_far
 from adaptax.functional.stein import spread, stein_direction
-from adaptax.learning.minibatches import Figures, MakeOptimizer, optimizer
-from adaptax.learning.sequences import Batch, Passes, episode_metrics
-from adaptax.networks.actor_critic import ActorCritic
+from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor, PerMember
 from adaptax.sampling.sampler import Sampler
 
 FIGURES = ("policy_loss", "value_loss", "entropy", "grad_norm")
-"""Of the inner algorithm's figures, those to report."""
-ParticleLoss = Callable[[Any, ActorCritic, PyTree, Batch], tuple[jax.Array, Figures]]
-"""Of (config, network, parameters, part of a batch): an inner algorithm's."""
+"""A2C's figures that are reported."""
 
 
 @dataclass(frozen=True)
@@ -62,95 +58,114 @@ class SVPGConfig:
 class State:
     """Everything learned; leading axes are n."""
 
-    particles: on_policy.State
+    particles: family.State
     returns: jax.Array
     """[n]: mean return of the episodes that last ended, minus infinity before the first."""
     age: jax.Array
     """[n] iterations."""
 
 
-class SVPG(Algorithm):
-    """Stein variational policy gradient."""
+class SVPG(Algorithm[State, Rollout]):
+    """Stein variational policy gradient; `networks`, of a particle, as in A2C."""
 
     name = "svpg"
     config: SVPGConfig
     may_be_infinite = (".returns",)
+    finite_metrics = ("direction_norm",)
 
     def __init__(
-        self,
-        config: SVPGConfig,
-        spec: EnvSpec,
-        loss: ParticleLoss = a2c.loss,
-        make_optimizer: MakeOptimizer = a2c.AS_IN_TORCH,
+        self, config: SVPGConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
         super().__init__(config, spec)
         inner = config.particle
-        inner.check_batch_size("particle.batch_size", inner.batch_size, spec)
-        network = on_policy.network_of(inner, spec)
-        self.inner = Inner(inner, network, spec, loss, make_optimizer)
+        inner.check_minibatches("particle.num_minibatches", inner.num_minibatches, spec)
+        self.networks = family.networks_for(inner, spec, networks)
 
     def init(self, key: jax.Array) -> State:
         """Independent particles; their ages differ, so that they do not start afresh together."""
         num = self.config.num_particles
-        particles = jax.vmap(self.inner.fresh)(jax.random.split(key, num))
+        particles = jax.vmap(self._init_particle)(jax.random.split(key, num))
         age = jnp.arange(num) * self.config.horizon // num
         return State(particles, jnp.full(num, -jnp.inf, jnp.float32), age)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect with all particles at once, and move them together."""
+    def collect(self, state: State, sampler: Sampler) -> Rollout:
+        """All particles at once, each in lanes of its own."""
+        config = self.config.particle
+        actors = _actors(self.networks, config.num_tasks, state.particles)
+        return family.collect(config, actors, sampler, self.config.num_particles)
+
+    def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
+        """One step of every particle along the Stein direction."""
         config = self.config
-        actor = _actors(self.inner, state.particles)
-        rollout = collect(config.particle, actor, sampler, config.num_particles)
-        state, figures = _update(config, self.inner, state, rollout)
-        check_finite(figures, "direction_norm")
-        returns = {f"return/particle_{i}": _known(x) for i, x in enumerate(state.returns, 1)}
-        return state, {**episode_metrics(rollout), **returns, **figures}
+        own = jax.tree.map(
+            lambda x: x.reshape(config.num_particles, 1, -1, *x.shape[2:]),
+            replace(data, final_carry=None),
+        )
+        gradient = partial(mean_gradient, config.particle, self.networks)
+        gradients, particles, figures = jax.vmap(gradient)(state.particles, own)
+        policies, unflatten = _flattened(part_of(particles.params, "policy"))
+        ascent = -_flattened(part_of(gradients, "policy"))[0] / config.temperature
+        direction = stein_direction(policies, ascent)
+        # The kernel is over policies; every particle's value learns for itself.
+        gradients = with_part(gradients, unflatten(-direction))
+        step = optimizer(config.particle, make=a2c.RMSPROP)
+        updates, opt_state = jax.vmap(step.update)(gradients, particles.opt_state, particles.params)
+        params = optax.apply_updates(particles.params, updates)
+        particles = replace(particles, params=params, opt_state=opt_state)
+        after = State(particles, _returns(own, state.returns), state.age + 1)
+        by_particle = {f"return/particle_{i}": x for i, x in enumerate(after.returns, 1)}
+        return self._renewed(after), {
+            **jax.tree.map(jnp.mean, figures),
+            **{name: jnp.where(jnp.isfinite(x), x, jnp.nan) for name, x in by_particle.items()},
+            "direction_norm": jnp.mean(jnp.linalg.norm(direction, axis=-1)),
+            "spread": spread(policies),
+        }
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy of the particle with the highest return."""
         best = particle_state(state, jnp.argmax(state.returns))
-        return episodic_actor(self.inner.network, best, deterministic)
+        return family.policy_actor(self.networks, best, deterministic=deterministic)
+
+    def _init_particle(self, key: jax.Array) -> family.State:
+        step, size = optimizer(self.config.particle, make=a2c.RMSPROP), self.spec.observation_size
+        return family.init_state(self.config.particle, self.networks, size, key, step.init)
+
+    def _renewed(self, state: State) -> State:
+        """The state with particles as old as the horizon started afresh."""
+        if self.config.horizon == 0:
+            return state
+        old = state.age >= self.config.horizon
+
+        def renew(state: State) -> State:
+            fresh = jax.vmap(self._init_particle)(state.particles.key)
+            no_return = jnp.full_like(state.returns, -jnp.inf)
+            return select(old, State(fresh, no_return, jnp.zeros_like(state.age)), state)
+
+        renewed: State = jax.lax.cond(old.any(), renew, lambda state: state, state)
+        return renewed
 
 
-@dataclass(frozen=True)
-class Inner:
-    """The algorithm of which every particle is a run."""
+def mean_gradient(
+    config: A2CConfig, network: Any, particle: family.State, rollout: Rollout
+) -> tuple[PyTree, family.State, Figures]:
+    """A2C's mean gradient over the minibatches of an iteration, in which the parameters stay.
 
-    config: A2CConfig
-    network: ActorCritic
-    spec: EnvSpec
-    loss: ParticleLoss
-    make_optimizer: MakeOptimizer
-
-    @property
-    def step(self) -> optax.GradientTransformation:
-        """What moves a particle, once an iteration."""
-        return optimizer(self.config, make=self.make_optimizer)
-
-    def fresh(self, key: jax.Array) -> on_policy.State:
-        """A particle before training."""
-        return fresh_state(self.config, self.network, self.spec, key, self.step.init)
-
-    def gradient(
-        self, particle: on_policy.State, rollout: Rollout
-    ) -> tuple[PyTree, on_policy.State, Figures]:
-        """Mean gradient over the minibatches of an iteration, in which the parameters stay.
-
-        With it the particle with its key and moments brought up to date, and figures.
-        """
-        unclipped = replace(self.config, max_grad_norm=None)
-        loss = partial(self.loss, self.config, self.network)
-        passes = Passes(unclipped, loss, lambda rate: recorder())
-        watched = replace(particle, opt_state=recorder().init(particle.params))
-        empirical = self.config.monte_carlo_returns
-        after, figures = learn_jointly(
-            self.config, self.network, watched, rollout, passes, empirical=empirical
-        )
-        total, num = after.opt_state
-        # The others say what the update did, which is nothing, and cost as much as it does.
-        figures = {name: figures[name] for name in FIGURES}
-        gradient = jax.tree.map(lambda x: x / jnp.maximum(num, 1), total)
-        return gradient, replace(after, opt_state=particle.opt_state), figures
+    With it the particle with its key and moments brought up to date, and figures.
+    """
+    unclipped = replace(config, max_grad_norm=None)
+    watched = replace(particle, opt_state=recorder().init(particle.params))
+    after, _, figures = family.learn_jointly(
+        unclipped,
+        network,
+        watched,
+        family.sequences_of(particle, rollout),
+        partial(a2c.loss, config, network),
+        make=lambda rate: recorder(),
+    )
+    total, num = after.opt_state
+    gradient = jax.tree.map(lambda x: x / jnp.maximum(num, 1), total)
+    figures = {name: figures[name] for name in FIGURES}
+    return gradient, replace(after, opt_state=particle.opt_state), figures
 
 
 def recorder() -> optax.GradientTransformation:
@@ -169,46 +184,18 @@ def recorder() -> optax.GradientTransformation:
 
 
 @jax.jit
-def particle_state(state: State, index: Any) -> on_policy.State:
-    """One particle, as a state of the inner algorithm."""
-    one: on_policy.State = jax.tree.map(lambda x: x[index], state.particles)
+def particle_state(state: State, index: Any) -> family.State:
+    """One particle, as a state of A2C."""
+    one: family.State = jax.tree.map(lambda x: x[index], state.particles)
     return one
 
 
-@partial(jax.jit, static_argnums=0)
-def _actors(inner: Inner, particles: on_policy.State) -> PerMember:
-    """The policies of all particles, each as often as there are tasks."""
-    copies = partial(jnp.repeat, repeats=inner.config.num_tasks, axis=0)
-    actors = episodic_actor(inner.network, particles, deterministic=False)
-    return PerMember(jax.tree.map(copies, actors))
-
-
 @partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    config: SVPGConfig, inner: Inner, state: State, rollout: Rollout
-) -> tuple[State, Figures]:
-    """One step of every particle along the Stein direction."""
-    own = jax.tree.map(
-        lambda x: x.reshape(config.num_particles, 1, -1, *x.shape[2:]),
-        rollout.steps,
-    )
-    gradients, particles, figures = jax.vmap(inner.gradient)(state.particles, own)
-    policies, shape_like = _flattened(particles.params["policy"])
-    climb = -_flattened(gradients["policy"])[0] / config.temperature
-    direction = stein_direction(policies, climb)
-    # The kernel is over policies; every particle's value learns for itself.
-    gradients = {**gradients, "policy": shape_like(-direction)}
-    updates, opt_state = jax.vmap(inner.step.update)(
-        gradients, particles.opt_state, particles.params
-    )
-    params = optax.apply_updates(particles.params, updates)
-    particles = replace(particles, params=params, opt_state=opt_state)
-    figures = jax.tree.map(jnp.mean, figures) | {
-        "direction_norm": jnp.mean(jnp.linalg.norm(direction, axis=-1)),
-        "spread": spread(policies),
-    }
-    after = State(particles, _returns(own, state.returns), state.age + 1)
-    return _renewed(config, inner, after), figures
+def _actors(network: Any, num_tasks: int, particles: family.State) -> PerMember:
+    """The policies of all particles, each as often as there are tasks."""
+    copies = partial(jnp.repeat, repeats=num_tasks, axis=0)
+    actors = family.policy_actor(network, particles, deterministic=False)
+    return PerMember(jax.tree.map(copies, actors))
 
 
 def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree]]:
@@ -220,24 +207,7 @@ def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree
 def _returns(own: Rollout, before: jax.Array) -> jax.Array:
     """Mean returns [n] of the episodes that ended, as before where none did."""
     ended = own.valid & (own.terminated | own.truncated)
-    means = jax.vmap(masked_mean)(own.extras["return"] + own.reward, ended)
+    reward = jnp.where(own.valid, own.reward, 0.0)
+    returns = returns_so_far(reward, ended, own.initial_return)
+    means = jax.vmap(masked_mean)(returns, ended)
     return jnp.where(ended.any((1, 2, 3)), means, before)
-
-
-def _renewed(config: SVPGConfig, inner: Inner, state: State) -> State:
-    """The state with particles as old as the horizon started afresh."""
-    if config.horizon == 0:
-        return state
-    old = state.age >= config.horizon
-
-    def renew(state: State) -> State:
-        fresh = jax.vmap(inner.fresh)(state.particles.key)
-        no_return = jnp.full_like(state.returns, -jnp.inf)
-        return select(old, State(fresh, no_return, jnp.zeros_like(state.age)), state)
-
-    renewed: State = jax.lax.cond(old.any(), renew, lambda state: state, state)
-    return renewed
-
-
-def _known(mean_return: jax.Array) -> float | None:
-    return float(mean_return) if np.isfinite(mean_return) else None

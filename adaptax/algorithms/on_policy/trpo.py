@@ -1,4 +1,4 @@
-"""TRPO: the natural gradient, as far as a bound on the KL allows; the value learns by itself.
+"""TRPO: the natural gradient, as far as a bound on the KL allows; the value is fitted by itself.
 
 Schulman et al. 2015, "Trust region policy optimization" (arXiv 1502.05477), with generalised
 advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
@@ -6,33 +6,26 @@ advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.on_policy.family import (
-    OnPolicyConfig,
-    State,
-    critic_of,
-    episodic_actor,
-    fresh_state,
-    iterate,
-    network_of,
-    prepare,
-    reset_state,
-)
+from adaptax.algorithms.on_policy import family
+from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import likelihood_ratio_loss
-from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
 from adaptax.learning.minibatches import Figures, optimizer
 from adaptax.learning.sequences import Batch
-from adaptax.networks.actor_critic import ActorCritic
+from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -41,15 +34,12 @@ from adaptax.sampling.sampler import Sampler
 class TRPOConfig(OnPolicyConfig):
     """TRPO; the settings of an optimizer, `lr` for example, are the value's: the policy has none.
 
-    Defaults of the policy's step are garage's (conformance 2.7 and 7.2), those of the value's fit
-    Pyrado's (4.4).
+    Defaults of the policy's step are garage's, those of the value's fit Pyrado's.
     """
 
     gae_lambda: float = 0.98
     num_epochs: int = 10
-    """Passes of the value over the data of an iteration."""
-    batch_size: int = 64
-    """Steps of a minibatch of the value; the policy takes all at once."""
+    """Passes of the value over the data of an iteration; the policy takes all at once."""
     monte_carlo_returns: bool = False
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
     advantage_from: Literal["old", "new"] = "old"
@@ -59,66 +49,75 @@ class TRPOConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "num_epochs", "batch_size")
+        check_positive(self, "num_epochs")
 
 
-class TRPO(Algorithm):
-    """Trust region policy optimization."""
+class TRPO(Algorithm[State, Rollout]):
+    """Trust region policy optimization; `networks` is as `family.networks_for` says."""
 
     name = "trpo"
     config: TRPOConfig
+    finite_metrics = ("loss_before", "kl")
 
-    def __init__(self, config: TRPOConfig, spec: EnvSpec) -> None:
+    def __init__(
+        self, config: TRPOConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
         super().__init__(config, spec)
-        config.check_batch_size("batch_size", config.batch_size, spec)
-        self.network = network_of(config, spec)
+        config.check_minibatches("num_minibatches", config.num_minibatches, spec)
+        self.networks = family.networks_for(config, spec, networks)
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        return fresh_state(self.config, self.network, self.spec, key, self._init_optimizer)
 
-    def reset(self, state: State) -> State:
-        """What was learned, with a fresh optimizer and the first exploration."""
-        return reset_state(self.config, state, self._init_optimizer)
+        def init_optimizer(params: PyTree) -> PyTree:
+            return {"value": optimizer(self.config).init(part_of(params, "value"))}
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect, fit the value, and take one step with the policy."""
-        return iterate(self.config, self.network, state, sampler, _update)
+        size = self.spec.observation_size
+        return family.init_state(self.config, self.networks, size, key, init_optimizer)
+
+    def collect(self, state: State, sampler: Sampler) -> Rollout:
+        """Steps in every lane, or whole episodes."""
+        return family.collect(self.config, self.actor(state), sampler)
+
+    def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
+        """The value's passes over fixed targets, then the policy's step on all of the batch."""
+        config, network = self.config, self.networks
+        sequences = family.sequences_of(state, data)
+        state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)
+        params, figures = policy_step(config.trust_region, network, state.params, batch)
+        state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
+        return family.with_obs_moments(state, sequences), figures | value_figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy."""
-        return episodic_actor(self.network, state, deterministic)
-
-    def _init_optimizer(self, params: PyTree) -> PyTree:
-        return optimizer(self.config).init(params["value"])
+        return family.policy_actor(self.networks, state, deterministic=deterministic)
 
 
-def objective(
-    network: ActorCritic, old: PyTree, batch: Batch, params: PyTree
-) -> tuple[jax.Array, jax.Array]:
-    """-E[rho A], rho the joint ratio, and the mean KL(old || new)."""
-    inputs = (batch.obs, batch.memory, batch.reset)
-    before = network.distribution(jax.lax.stop_gradient(old), *inputs)
-    after = network.distribution(params, *inputs)
-    terms = likelihood_ratio_loss(after.log_prob(batch.action), batch.log_prob, batch.advantage)
-    loss = masked_mean(terms, batch.valid)
-    return loss, masked_mean(before.kl(after), batch.valid)
+def policy_step(
+    settings: TrustRegion,
+    network: Any,
+    params: PyTree,
+    batch: Batch,
+    entropy_coeff: float | jax.Array = 0.0,
+    entropy: Callable[[Distribution, jax.Array], jax.Array] = family.plain_entropy,
+) -> tuple[PyTree, Figures]:
+    """The policy down -E[rho A] - entropy_coeff H, within a bound on the mean KL(old || new)."""
 
+    def policy(part: PyTree) -> Distribution:
+        return batch.outputs(network, with_part(params, part))[0]
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    config: TRPOConfig, network: ActorCritic, state: State, rollout: Rollout
-) -> tuple[State, Figures]:
-    """The value's passes over fixed targets, then the policy's step on all batch."""
-    sequences, moments = prepare(state, rollout)
-    key, value_key = jax.random.split(state.key)
-    (value, opt_state), moments, batch, value_figures = critic_of(config, network).update(
-        config, (state.params["value"], state.opt_state), moments, sequences, value_key
-    )
-    old = {"policy": state.params["policy"]}
-    new, figures = trust_region_step(
-        partial(objective, network, old, batch), old, config.trust_region
-    )
-    entropy = network.distribution(new, batch.obs, batch.memory, batch.reset).entropy()
-    figures |= value_figures | {"entropy": masked_mean(entropy, batch.valid)}
-    return State({**new, "value": value}, opt_state, moments, key), figures
+    def mean_kl(after: Distribution) -> jax.Array:
+        return masked_mean(before.kl(after), batch.valid)
+
+    def objective(part: PyTree) -> tuple[jax.Array, jax.Array]:
+        after = policy(part)
+        log_prob = after.log_prob(batch.action)
+        terms = likelihood_ratio_loss(log_prob, batch.log_prob, batch.advantage)
+        bonus = masked_mean(entropy(after, batch.action), batch.valid)
+        return masked_mean(terms, batch.valid) - entropy_coeff * bonus, mean_kl(after)
+
+    old = part_of(params, "policy")
+    before = jax.lax.stop_gradient(policy(old))
+    new, figures = trust_region_step(objective, old, settings, Divergence(policy, mean_kl))
+    figures["entropy"] = masked_mean(entropy(policy(new), batch.action), batch.valid)
+    return with_part(params, new), figures
