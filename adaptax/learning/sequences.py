@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, select, zero_padding
+from adaptax.core.experience import PyTree, Rollout, Step, select, zero_padding
 from adaptax.learning.minibatches import (
     ADAM,
     Figures,
@@ -61,21 +61,12 @@ class EpisodicActor:
         extras |= {"return": carry["return"], "length": carry["length"]}
         return action, {**carry, "memory": memory}, extras
 
-    def observe(
-        self,
-        carry: PyTree,
-        obs: jax.Array,
-        action: jax.Array,
-        reward: jax.Array,
-        next_obs: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        key: jax.Array,
-    ) -> PyTree:
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The episode's totals with this step; nothing after its end."""
-        totals = {"return": carry["return"] + reward, "length": carry["length"] + 1}
+        totals = {"return": carry["return"] + step.reward, "length": carry["length"] + 1}
         after = {**carry, **totals}
-        return select(terminated | truncated, jax.tree.map(jnp.zeros_like, after), after)
+        ended = step.terminated | step.truncated
+        return select(ended, jax.tree.map(jnp.zeros_like, after), after)
 
 
 @jax.tree_util.register_dataclass
