@@ -1,15 +1,15 @@
 """A small environment whose episodes end at random, and a recurrent actor for it."""
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.experience import Step
 from adaptax.core.spec import ActionSpace, Continuous, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
 from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from adaptax.sampling.actors import RecurrentActor
@@ -29,25 +29,21 @@ class RandomEndEnv:
     def spec(self) -> EnvSpec:
         return EnvSpec(2, self.action, self.horizon, trial_episodes=2, has_success=True)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         start = jax.random.uniform(key, (2,))
         return start, start
 
-    def step(self, state, action, key, params):
+    def step(self, key, state, action, task):
         push = jnp.mean(action) if isinstance(self.action, Continuous) else 0.1 * action
         chance = jax.random.uniform(key, (3,))
-        position = state + 0.02 * (chance[:2] - 0.5) + jnp.array([params["drift"], push])
+        position = state + 0.02 * (chance[:2] - 0.5) + jnp.array([task["drift"], push])
         ends = chance[2] < self.end_probability
-        return JaxStep(position, position, jnp.sum(position), ends, position[1] > 0.5)
-
-
-class SteppedPool:
-    """A JaxPool that the sampler takes for one of the others, so that it runs the host loop."""
-
-    def __init__(self, env: RandomEndEnv, num_slots: int) -> None:
-        self.pool = JaxPool(env, num_slots)
-        for name in ("spec", "num_slots", "reset", "step", "save", "restore", "close"):
-            setattr(self, name, getattr(self.pool, name))
+        return position, Step(
+            reward=jnp.sum(position),
+            next_obs=position,
+            terminated=ends,
+            info={"success": position[1] > 0.5},
+        )
 
 
 def recurrent_actor(space: ActionSpace) -> RecurrentActor:
@@ -61,7 +57,7 @@ def recurrent_actor(space: ActionSpace) -> RecurrentActor:
 
 
 def random_end(env: RandomEndEnv, *, stepped: bool = False) -> Suite:
-    """Three tasks, for the compiled loop, or for the host loop if `stepped`."""
+    """Three tasks, for the compiled engine, or for the host engine if `stepped`."""
     tasks = TaskList("drift", [{"drift": drift} for drift in DRIFTS])
-    pool = SteppedPool if stepped else JaxPool
-    return Suite("random-end", env.spec, tasks, tasks, partial(pool, env))
+    suite = compiled_suite("random-end", env, tasks, tasks)
+    return replace(suite, engine="host") if stepped else suite

@@ -14,12 +14,12 @@ from small import SMALL, SMALL_SUITE
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import AlgorithmEntry
-from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList, TaskRange
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
@@ -53,18 +53,23 @@ class CliffEnv:
         action = Continuous(2) if self.num_directions is None else Discrete(self.num_directions)
         return EnvSpec(2, action, self.horizon, trial_episodes=3, has_success=True)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         start = 0.1 * jax.random.normal(key, (2,))
         return start, start
 
-    def step(self, state, action, key, params):
+    def step(self, key, state, action, task):
         if self.num_directions is not None:
             angle = 2 * jnp.pi * action / self.num_directions
             action = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         position = state + 0.1 * action
-        distance = jnp.linalg.norm(position - params["goal"])
+        distance = jnp.linalg.norm(position - task["goal"])
         fell = jax.random.bernoulli(key, self.fall)
-        return JaxStep(position, position, 1.0 - distance, fell, distance < 0.5)
+        return position, Step(
+            reward=1.0 - distance,
+            next_obs=position,
+            terminated=fell,
+            info={"success": distance < 0.5},
+        )
 
 
 def cliff_suite(num_test_tasks: int = 20, **settings: Any) -> Suite:
@@ -77,7 +82,7 @@ def cliff_suite(num_test_tasks: int = 20, **settings: Any) -> Suite:
 
     rng = np.random.default_rng(0)
     test = TaskList("cliff-test", [draw(rng) for _ in range(num_test_tasks)])
-    return Suite("cliff", env.spec, TaskRange("cliff", draw), test, lambda n: JaxPool(env, n))
+    return compiled_suite("cliff", env, TaskRange("cliff", draw), test)
 
 
 def point_suite(entry: AlgorithmEntry | None = None) -> Suite:
@@ -128,7 +133,8 @@ def behaviour(actor):
         obs, keys = inputs
         action, carry, _ = actor.act(carry, obs, keys[0])
         no = jnp.zeros((EVALUATION.num_tasks, 1), bool)
-        return actor.observe(carry, obs, action, obs[..., 0], obs, no, no, keys[1]), action
+        seen = Step(obs, action, obs[..., 0], next_obs=obs, terminated=no, truncated=no, valid=~no)
+        return actor.observe(carry, seen, keys[1]), action
 
     keys = jax.random.split(KEY, (len(OBS), 2))
     return jax.lax.scan(step, actor.begin(EVALUATION.num_tasks, 1, KEY), (OBS, keys))[1]

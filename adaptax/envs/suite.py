@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.pools.pool import Pool
@@ -24,6 +24,9 @@ class Suite:
     """Held out: never seen in training."""
     make_pool: Callable[[int], Pool]
     """`make_pool(num_slots)` makes a pool of so many environments."""
+    engine: Literal["host", "compiled", "ray"] = "host"
+    """What runs the loop of policy and environment: Python in this process over any pool, one
+    program over a CompiledPool, or the Ray actors of a RayPool."""
     max_slots: int | None = None
     """Environments that a pool should not exceed, where they take much memory."""
     config: Any = None

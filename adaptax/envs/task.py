@@ -64,10 +64,8 @@ class TaskDistribution(Protocol):
     def tasks(self) -> tuple[Task, ...] | None:
         """All tasks, or None if they cannot be listed."""
 
-    def sample(
-        self, rng: np.random.Generator, n: int, *, replace: bool = False
-    ) -> tuple[Task, ...]:
-        """Draw n tasks; without replacement every task comes once before any repeats."""
+    def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
+        """Draw n tasks; where they are listed, every one comes once before any repeats."""
 
 
 class TaskList:
@@ -79,13 +77,9 @@ class TaskList:
             Task(f"{name}-{i}", i, plain_params(f"{name}-{i}", p)) for i, p in enumerate(params)
         )
 
-    def sample(
-        self, rng: np.random.Generator, n: int, *, replace: bool = False
-    ) -> tuple[Task, ...]:
-        """Draw n tasks; without replacement every task comes once before any repeats."""
+    def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
+        """Draw n tasks; where they are listed, every one comes once before any repeats."""
         size = len(self.tasks)
-        if replace:
-            return tuple(self.tasks[i] for i in rng.integers(size, size=n))
         rounds = [rng.permutation(size) for _ in range(-(-n // size))]
         return tuple(self.tasks[i] for i in np.concatenate(rounds)[:n])
 
@@ -119,13 +113,11 @@ class ClassTasks:
             for c, (kind, of_class) in enumerate(params.items())
         )
 
-    def sample(
-        self, rng: np.random.Generator, n: int, *, replace: bool = False
-    ) -> tuple[Task, ...]:
+    def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
         """Draw n tasks, a multiple of the classes; within each as `TaskList` does."""
         check_task_count(n, self.num_classes)
         rounds, each = n // self.num_classes, TaskList(self.name, [{}] * self.num_each)
-        drawn = [each.sample(rng, rounds, replace=replace) for _ in range(self.num_classes)]
+        drawn = [each.sample(rng, rounds) for _ in range(self.num_classes)]
         return tuple(
             self.tasks[drawn[c][r].index * self.num_classes + c]
             for r in range(rounds)
@@ -141,8 +133,6 @@ class TaskRange:
     def __init__(self, name: str, draw: Callable[[np.random.Generator], Params]) -> None:
         self.name, self.draw = name, draw
 
-    def sample(
-        self, rng: np.random.Generator, n: int, *, replace: bool = False
-    ) -> tuple[Task, ...]:
-        """Draw n tasks; drawn from a continuum, none repeats whatever `replace` says."""
+    def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
+        """Draw n tasks; from a continuum none repeats."""
         return tuple(Task(self.name, -1, self.draw(rng)) for _ in range(n))

@@ -11,8 +11,8 @@ import numpy as np
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import AdaptaxError, check
-from adaptax.core.experience import Rollout
-from adaptax.envs.pools.pool import Pool, StepResult
+from adaptax.core.experience import Rollout, Step
+from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
 from adaptax.sampling.sampler import Sampler
@@ -148,12 +148,12 @@ class FilmedPool:
         self._draw()
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act, and draw what came of it when it is time."""
-        result: StepResult = self._pool.step(slots, actions)
+        step: Step = self._pool.step(slots, actions)
         self._num_steps += 1
         self._draw()
-        return result
+        return step
 
     def take(self) -> list[np.ndarray]:
         """The pictures since the last time."""

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 
 Extras = dict[str, jax.Array]
@@ -31,18 +31,8 @@ class Actor(Protocol):
     ) -> tuple[jax.Array, PyTree, Extras]:
         """Obs [M, N, O] -> action [M, N, *A], carry, and what a rollout should record."""
 
-    def observe(
-        self,
-        carry: PyTree,
-        obs: jax.Array,
-        action: jax.Array,
-        reward: jax.Array,
-        next_obs: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        key: jax.Array,
-    ) -> PyTree:
-        """The carry after a step's outcome is known."""
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
+        """The carry after a step, each [M, N, ...] and without `info`."""
 
 
 class Memoryless:
@@ -52,7 +42,7 @@ class Memoryless:
         """Nothing to remember."""
         return {}
 
-    def observe(self, carry: PyTree, *step: jax.Array) -> PyTree:
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """Nothing to remember."""
         return carry
 
@@ -110,11 +100,9 @@ class PerMember:
         """Member by member, with a key for each."""
         return _each(lambda actor, *inputs: actor.act(*inputs), self.actor, (carry, obs), key)
 
-    def observe(self, carry: PyTree, *step: jax.Array) -> PyTree:
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """Member by member, with a key for each."""
-        *seen, key = step
-        inputs = (carry, *seen)
-        return _each(lambda actor, *inputs: actor.observe(*inputs), self.actor, inputs, key)
+        return _each(lambda actor, *inputs: actor.observe(*inputs), self.actor, (carry, step), key)
 
 
 def _each(

@@ -1,4 +1,4 @@
-"""The compiled loop: policy and environment together in one program, for a JaxPool."""
+"""The compiled engine: policy and environment together in one program, for a CompiledPool."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, select
+from adaptax.core.experience import PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds
-from adaptax.envs.pools.compiled import JaxEnv, JaxPool, Lanes, reset_lanes, step_lanes
+from adaptax.core.step import step_extras
+from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
+from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.pool import SlotNotFinite
 from adaptax.sampling.actors import Actor
-from adaptax.sampling.host_engine import Cursor, act, observe
+from adaptax.sampling.host_engine import FIELDS, Cursor, act, observe
 
 
-def scan_loop(
-    pool: JaxPool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
+def compiled_loop(
+    pool: CompiledPool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
 ) -> tuple[Rollout, Cursor]:
     """The same contract and the same data (to rounding) as the host loop."""
-    inputs = (pool.params, cursor.root, cursor.key, np.uint32(cursor.t))
+    inputs = (pool.task_arrays, cursor.root, cursor.key, np.uint32(cursor.t))
     start = (pool.lanes, cursor.carry, jnp.asarray(cursor.episode))
     settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes)
     rollout, (lanes, episode), finite = _interact(settings, actor, inputs, start)
@@ -50,7 +52,7 @@ Loop = tuple[jax.Array, State, dict[str, Any]]
 class _Settings:
     """What a compiled loop is made for."""
 
-    env: JaxEnv
+    env: Env
     shape: tuple[int, int]
     """(M, N)"""
     num_steps: int
@@ -73,14 +75,14 @@ def _interact(
     settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State
 ) -> tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]:
     """The rollout, what follows it, and whether all that was said and answered is finite."""
-    params, root, key, first = inputs
+    tasks, root, key, first = inputs
 
     def goes_on(loop: Loop) -> jax.Array:
         done, (_, _, episode), _ = loop
         return (done < settings.num_steps) & settings.running(episode).any()
 
     def step(state: State, t: jax.Array) -> tuple[State, dict[str, Any]]:
-        return _step(settings, actor, (params, root, key, t), state)
+        return _step(settings, actor, (tasks, root, key, t), state)
 
     def step_and_write(loop: Loop) -> Loop:
         done, state, record = loop
@@ -127,38 +129,28 @@ def _step(
     settings: _Settings, actor: Actor, inputs: tuple[Any, ...], state: State
 ) -> tuple[State, dict[str, Any]]:
     """One step of every lane that runs, and what a rollout records of it."""
-    (params, root, key, t), (lanes, carry, episode) = inputs, state
-    env, split = settings.env, settings.split
-    running, obs = settings.running(episode), split(lanes.obs)
-    action, acted, extras = act(actor, carry, obs, key, t)
-    flat = action.reshape(-1, *action.shape[2:])
-    stepped, outcome, truncated = step_lanes(env, params, lanes, flat)
-    if env.spec.has_success:
-        extras = {**extras, "success": split(outcome.success)}
-    record: dict[str, Any] = {
-        "obs": obs,
-        "action": action,
-        "reward": split(outcome.reward),
-        "next_obs": split(outcome.obs),
-        "terminated": split(outcome.terminated),
-        "truncated": split(truncated),
-    }
-    carry = observe(actor, (carry, acted), (split(running), *record.values()), key, t + 1)
-    record |= {"extras": extras, "valid": split(running)}
+    (tasks, root, key, t), (lanes, carry, episode) = inputs, state
+    env, running = settings.env, settings.running(episode)
+    action, acted, extras = act(actor, carry, settings.split(lanes.obs), key, t)
+    after, step = step_lanes(env, tasks, lanes, action.reshape(-1, *action.shape[2:]))
+    ended = running & (step.terminated | step.truncated)
+    in_lanes: Step = jax.tree.map(settings.split, replace(step, valid=running))
+    carry = observe(actor, (carry, acted), replace(in_lanes, info={}), key, t + 1)
+    record = {name: getattr(in_lanes, name) for name in FIELDS}
+    record["extras"] = {**extras, **step_extras(env.spec, in_lanes)}
     zeros = jax.tree.map(jnp.zeros_like, record)
-    record = select(split(running), record, zeros)
-    ended = running & (outcome.terminated | truncated)
+    record = select(in_lanes.valid, record, zeros)
     episode = episode + ended
-    lanes = select(running, stepped, lanes)
+    lanes = select(running, after, lanes)
     again = ended & settings.running(episode)
-    restart = partial(_restart, env, params, root, again, episode)
+    restart = partial(_restart, env, tasks, root, again, episode)
     return (jax.lax.cond(again.any(), restart, lambda old: old, lanes), carry, episode), record
 
 
 def _restart(
-    env: JaxEnv, params: PyTree, root: Any, again: jax.Array, episode: jax.Array, lanes: Lanes
+    env: Env, tasks: TaskArrays, root: Any, again: jax.Array, episode: jax.Array, lanes: Lanes
 ) -> Lanes:
     """The lanes with the next episode begun where `again` [P] says."""
     slots = jnp.arange(len(episode), dtype=jnp.uint32)
     seeds = episode_seeds(jnp.asarray(root), episode * np.uint32(len(episode)) + slots)
-    return select(again, reset_lanes(env, params, seeds), lanes)
+    return select(again, reset_lanes(env, tasks, seeds), lanes)

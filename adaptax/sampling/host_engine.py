@@ -8,13 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, select
+from adaptax.core.experience import PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, StepResult
+from adaptax.core.step import step_extras
+from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.statistics import Unfinished
+
+FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "valid")
+"""What of a step an actor observes and a rollout keeps."""
 
 
 @dataclass
@@ -105,18 +109,19 @@ def host_loop(
     # The policy runs where the environments do; on a machine with a GPU that is not the default.
     cpu = jax.local_devices(backend="cpu")[0]
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
-    carry, step = (carry, carry), record.no_step()
+    carry, step = (carry, carry), _no_step(pool.spec, cursor.num_slots)
+    extras: dict[str, jax.Array] = {}
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
-        lanes_obs, outcome = record.lanes(obs), record.outcome(step)
-        action, carry, extras = _advance(actor, carry, outcome, lanes_obs, key, np.uint32(t))
-        record.write(step)  # the last one, while the policy computes the next
+        lanes_obs, lanes_step = record.lanes(obs), record.lanes_step(step)
+        action, carry, new_extras = _advance(actor, carry, lanes_step, lanes_obs, key, np.uint32(t))
+        record.write(step, extras)  # the last one, while the policy computes the next
         chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
-        result = pool.step(active, chosen[active])
-        step = _Step.of(active, obs, chosen, result, extras)
+        answer, extras = pool.step(active, chosen[active]), new_extras
+        step = _whole(answer, active, obs, chosen)
         t += 1
         obs = obs.copy()
-        obs[active] = result.next_obs
-        ended = active[result.terminated | result.truncated]
+        obs[active] = answer.next_obs
+        ended = active[answer.terminated | answer.truncated]
         if len(ended):
             episode[ended] += 1
             if num_episodes is not None:
@@ -124,27 +129,23 @@ def host_loop(
                 ended = ended[episode[ended] < num_episodes]
         if len(ended):
             obs[ended] = pool.reset(ended, cursor.seeds(ended, episode), [tasks[i] for i in ended])
-    carry = observe(actor, carry, record.outcome(step), key, np.uint32(t))
-    record.write(step)
+    carry = observe(actor, carry, record.lanes_step(step), key, np.uint32(t))
+    record.write(step, extras)
     after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
     return record.rollout(jax.tree.map(np.asarray, carry)), after
 
 
-Outcome = tuple[Any, Any, Any, Any, Any, Any, Any]
-"""Which lanes stepped [M, N], and their obs, action, reward, next_obs, terminated, truncated."""
 Carry = tuple[PyTree, PyTree]
 """The actor's before it chose its last action, and after: in a lane that did not step, the former
 still stands."""
 
 
 @jax.jit
-def observe(actor: Actor, carry: Carry, outcome: Outcome, key: jax.Array, t: Any) -> PyTree:
-    """The actor's carry after step t - 1."""
+def observe(actor: Actor, carry: Carry, step: Step, key: jax.Array, t: Any) -> PyTree:
+    """The actor's carry after step t - 1, [M, N, ...]."""
     before, acted = carry
-    stepped, obs, action, reward, next_obs, terminated, truncated = outcome
-    key = jax.random.fold_in(key, 2 * t)
-    seen = actor.observe(acted, obs, action, reward, next_obs, terminated, truncated, key)
-    return select(stepped, seen, before)
+    after = actor.observe(acted, step, jax.random.fold_in(key, 2 * t))
+    return select(step.valid, after, before)
 
 
 def act(
@@ -156,53 +157,56 @@ def act(
 
 @jax.jit
 def _advance(
-    actor: Actor, carry: Carry, outcome: Outcome, obs: jax.Array, key: jax.Array, t: Any
+    actor: Actor, carry: Carry, step: Step, obs: jax.Array, key: jax.Array, t: Any
 ) -> tuple[jax.Array, Carry, dict[str, jax.Array]]:
     """What the last step led to and then the next action, in one compiled call."""
-    before = observe(actor, carry, outcome, key, t)
+    before = observe(actor, carry, step, key, t)
     action, acted, extras = act(actor, before, obs, key, t)
     return action, (before, acted), extras
 
 
-@dataclass
-class _Step:
-    """What happened in the K slots that acted."""
-
-    slots: np.ndarray
-    """[K], in order."""
-    fields: dict[str, np.ndarray]
-    """obs, action, reward, next_obs, terminated, truncated, and other figures, each [K, ...]."""
-    extras: dict[str, jax.Array]
-    """The actor's, of all lanes [M, N, ...]."""
-
-    @classmethod
-    def of(
-        cls,
-        active: np.ndarray,
-        obs: np.ndarray,
-        action: np.ndarray,
-        result: StepResult,
-        extras: dict[str, jax.Array],
-    ) -> _Step:
-        """From obs and actions of all slots, and what the pool answered the active ones."""
-        acted = slice(None) if result.acted is None else result.acted
-        slots = active[acted]
-        rows: Any = slice(None) if len(slots) == len(obs) else slots
-        fields = {
-            "obs": obs[rows],
-            "action": action[rows],
-            "reward": result.reward[acted],
-            "next_obs": result.next_obs[acted],
-            "terminated": result.terminated[acted],
-            "truncated": result.truncated[acted],
-            "extras.success": result.success[acted],
-        }
-        fields |= {f"extras.info/{name}": x[acted] for name, x in result.info.items()}
-        return cls(slots, fields, extras)
+def _no_step(spec: EnvSpec, num_slots: int) -> Step:
+    """Before the first step: no slot has acted."""
+    obs = np.zeros((num_slots, spec.observation_size), np.float32)
+    flag = np.zeros(num_slots, bool)
+    return Step(
+        obs=obs,
+        action=np.zeros((num_slots, *spec.action.shape), spec.action.dtype),
+        reward=np.zeros(num_slots, np.float32),
+        next_obs=obs,
+        terminated=flag,
+        truncated=flag,
+        valid=flag,
+    )
 
 
-OUTCOME = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-"""The fields of a step that an actor observes."""
+def _whole(answer: Step, active: np.ndarray, obs: np.ndarray, action: np.ndarray) -> Step:
+    """What a pool answered the active slots, as a step of all P; zero in those that did not act.
+
+    `obs` and `action` are of all slots.
+    """
+    acted = slice(None) if answer.valid is None else answer.valid
+    slots = active[acted]
+    num_slots, every = len(obs), len(slots) == len(obs)
+
+    def spread(x: np.ndarray) -> np.ndarray:
+        """[K, ...] of the active slots as [P, ...]."""
+        if every:
+            return x
+        whole = np.zeros((num_slots, *x.shape[1:]), x.dtype)
+        whole[slots] = x[acted]
+        return whole
+
+    return Step(
+        obs=obs if every else spread(obs[active]),
+        action=action if every else spread(action[active]),
+        reward=spread(answer.reward),
+        next_obs=spread(answer.next_obs),
+        terminated=spread(answer.terminated),
+        truncated=spread(answer.truncated),
+        valid=spread(np.ones(len(active), bool)),
+        info={name: spread(x) for name, x in answer.info.items()},
+    )
 
 
 class _Record:
@@ -212,71 +216,51 @@ class _Record:
     """
 
     def __init__(self, spec: EnvSpec, shape: tuple[int, int], num_steps: int) -> None:
-        self.shape, self.num_steps = shape, num_steps
+        self.spec, self.shape, self.num_steps = spec, shape, num_steps
         self.num_slots = shape[0] * shape[1]
-        self.spec = spec
         self.arrays: dict[str, np.ndarray] = {}
+        self.extras: dict[str, np.ndarray] = {}
         self.lengths = np.zeros(self.num_slots, int)
         self.in_step = True
         """Whether all lanes have written at every step, so that all are at the same place."""
 
-    def write(self, step: _Step) -> None:
-        """Record one step."""
-        if not len(step.slots):
+    def write(self, step: Step, extras: dict[str, jax.Array]) -> None:
+        """Record a step of all slots, and what the actor adds [M, N, ...]."""
+        if not step.valid.any():
             return
-        self.in_step &= len(step.slots) == self.num_slots
-        rows: Any = slice(None) if self.in_step else step.slots
+        self.in_step &= bool(step.valid.all())
+        rows: Any = slice(None) if self.in_step else np.flatnonzero(step.valid)
         at = self.lengths[0] if self.in_step else self.lengths[rows]
-        fields = step.fields | {"valid": np.ones(len(step.slots), bool)}
-        for name, every in step.extras.items():
+        for name in FIELDS:
+            self._write(self.arrays, name, getattr(step, name), (rows, at))
+        for name, x in step_extras(self.spec, step).items():
+            self._write(self.extras, name, x, (rows, at))
+        for name, every in extras.items():
             flat = np.asarray(every).reshape(self.num_slots, *every.shape[2:])
-            fields[f"extras.{name}"] = flat[rows]
-        if not self.spec.has_success:
-            del fields["extras.success"]
-        for name, x in fields.items():
-            self._array(name, x)[rows, at] = x
+            self._write(self.extras, name, flat, (rows, at))
         self.lengths[rows] += 1
-
-    def no_step(self) -> _Step:
-        """Before the first step: no slot has acted."""
-        spec = self.spec
-        obs = np.zeros((0, spec.observation_size), np.float32)
-        action = np.zeros((0, *spec.action.shape), spec.action.dtype)
-        flag, reward = np.zeros(0, bool), np.zeros(0, np.float32)
-        fields = dict(zip(OUTCOME, (obs, action, reward, obs, flag, flag), strict=True))
-        return _Step(np.arange(0), fields, {})
-
-    def outcome(self, step: _Step) -> Outcome:
-        """What the actor observes of a step; zeros where a lane did not act."""
-        stepped = np.ones(len(step.slots), bool)
-        values = (stepped, *(step.fields[name] for name in OUTCOME))
-        if len(step.slots) < self.num_slots:
-            values = tuple(self._spread(step.slots, x) for x in values)
-        stepped, obs, action, reward, next_obs, terminated, truncated = map(self.lanes, values)
-        return stepped, obs, action, reward, next_obs, terminated, truncated
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
         """[M * N, ...] as [M, N, ...]."""
         return x.reshape(*self.shape, *x.shape[1:])
 
+    def lanes_step(self, step: Step) -> Step:
+        """What the actor observes of a step of all slots."""
+        fields: dict[str, Any] = {name: self.lanes(getattr(step, name)) for name in FIELDS}
+        return Step(**fields)
+
     def rollout(self, carry: PyTree) -> Rollout:
         """What was recorded."""
-        arrays = {name: self.lanes(x) for name, x in self.arrays.items()}
-        extras = {
-            name.removeprefix("extras."): arrays.pop(name)
-            for name in list(arrays)
-            if name.startswith("extras.")
-        }
+        arrays, extras = (
+            {name: self.lanes(x) for name, x in found.items()}
+            for found in (self.arrays, self.extras)
+        )
         return Rollout(**arrays, extras=extras, final_carry=carry)
 
-    def _spread(self, slots: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """[K, ...] of some slots as [M * N, ...]."""
-        every = np.zeros((self.num_slots, *x.shape[1:]), x.dtype)
-        every[slots] = x
-        return every
-
-    def _array(self, name: str, like: np.ndarray) -> np.ndarray:
-        if name not in self.arrays:
-            shape = (self.num_slots, self.num_steps, *like.shape[1:])
-            self.arrays[name] = np.zeros(shape, like.dtype)
-        return self.arrays[name]
+    def _write(
+        self, arrays: dict[str, np.ndarray], name: str, x: np.ndarray, where: tuple[Any, Any]
+    ) -> None:
+        """Write what the rows `where[0]` of x hold at the places `where[1]` of an array."""
+        if name not in arrays:
+            arrays[name] = np.zeros((self.num_slots, self.num_steps, *x.shape[1:]), x.dtype)
+        arrays[name][where] = x[where[0]]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, Transitions, select
+from adaptax.core.experience import PyTree, Rollout, Step, Transitions, select
 from adaptax.functional.belief import Belief
 from adaptax.sampling.actors import Extras
 
@@ -49,19 +49,9 @@ class LatentActor:
         action = mode() if self.deterministic else sample(action_key)
         return action, {"z": z, "started": jnp.ones_like(started)}, {"z": z}
 
-    def observe(
-        self,
-        carry: PyTree,
-        obs: jax.Array,
-        action: jax.Array,
-        reward: jax.Array,
-        next_obs: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        key: jax.Array,
-    ) -> PyTree:
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The same z, or none after an episode's end."""
-        return select(terminated | truncated, jax.tree.map(jnp.zeros_like, carry), carry)
+        return select(step.terminated | step.truncated, jax.tree.map(jnp.zeros_like, carry), carry)
 
 
 def context_tokens(steps: Transitions | Rollout, *, next_obs: bool) -> jax.Array:

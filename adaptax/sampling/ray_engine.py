@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.core.experience import Rollout
+from adaptax.core.experience import Rollout, Step
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, StepResult
+from adaptax.envs.pools.pool import Pool
 from adaptax.envs.pools.ray import RayPool
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import Actor
@@ -75,6 +75,6 @@ class _Part:
         """Start an episode in each of K slots."""
         return self.pool.reset(slots - self.first, seeds, tasks)
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots."""
         return self.pool.step(slots - self.first, actions)

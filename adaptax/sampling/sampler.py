@@ -8,20 +8,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.core.errors import check
+from adaptax.core.errors import check, unknown_name
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.rng import named_generator, named_key, stream_root
 from adaptax.core.spec import check_task_count
-from adaptax.envs.pools.compiled import JaxPool
 from adaptax.envs.pools.pool import Pool
-from adaptax.envs.pools.ray import RayPool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task, TaskDistribution
 from adaptax.sampling.actors import Actor
-from adaptax.sampling.compiled_engine import scan_loop
+from adaptax.sampling.compiled_engine import compiled_loop
 from adaptax.sampling.host_engine import Cursor, host_loop
 from adaptax.sampling.ray_engine import ray_loop
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
+
+ENGINES: dict[str, Any] = {"host": host_loop, "compiled": compiled_loop, "ray": ray_loop}
+"""The loops of policy and environment, by `Suite.engine`."""
 
 
 class Sampler:
@@ -45,6 +46,9 @@ class Sampler:
         self._num_tasks = 0
         self._cursor: Cursor | None = None
         self._pools: dict[int, Pool] = {}
+        if suite.engine not in ENGINES:
+            raise unknown_name("engine", suite.engine, ENGINES)
+        self._loop = ENGINES[suite.engine]
 
     def sample_tasks(self, n: int) -> tuple[Task, ...]:
         """The next n tasks; where they can be listed, each comes once before any repeats."""
@@ -167,12 +171,7 @@ class Sampler:
         self, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
     ) -> tuple[Rollout, Cursor]:
         pool = self._pool(cursor.num_slots)
-        loop: Any = host_loop
-        if isinstance(pool, JaxPool):
-            loop = scan_loop
-        elif isinstance(pool, RayPool):
-            loop = ray_loop
-        rollout, after = loop(pool, actor, cursor, num_steps, num_episodes)
+        rollout, after = self._loop(pool, actor, cursor, num_steps, num_episodes)
         ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
         self.num_steps += int(np.asarray(rollout.valid).sum())
         self.num_episodes += int(ended.sum())

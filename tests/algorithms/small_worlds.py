@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.experience import Step
 from adaptax.core.spec import ActionSpace, Continuous, Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
 
 
@@ -25,12 +26,11 @@ class OneState:
     def spec(self) -> EnvSpec:
         return EnvSpec(1, self.action, self.horizon)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         return jnp.ones(1), jnp.ones(1)
 
-    def step(self, state, action, key, params):
-        no = jnp.array(False)
-        return JaxStep(state, state, jnp.float32(1.0), no, no)
+    def step(self, key, state, action, task):
+        return state, Step(reward=jnp.float32(1.0), next_obs=state)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Bandit:
     def spec(self) -> EnvSpec:
         return EnvSpec(1, Continuous(1), self.horizon, horizon_terminates=True)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         return jnp.ones(1), jnp.ones(1)
 
-    def step(self, state, action, key, params):
+    def step(self, key, state, action, task):
         reward = -5.0 * jnp.square(action[0] - 0.3)
-        return JaxStep(state, state, reward, jnp.array(True), jnp.array(False))
+        return state, Step(reward=reward, next_obs=state, terminated=jnp.array(True))
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Chain:
     def spec(self) -> EnvSpec:
         return EnvSpec(5, Discrete(2), self.horizon)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         state = jax.random.randint(key, (), 0, 4)
         return state, jax.nn.one_hot(state, 5)
 
-    def step(self, state, action, key, params):
+    def step(self, key, state, action, task):
         state = jnp.clip(state + 2 * action - 1, 0, 4)
         end = state == 4
         reward = jnp.where(end, 1.0, -0.01)
-        return JaxStep(state, jax.nn.one_hot(state, 5), reward, end, end)
+        return state, Step(reward=reward, next_obs=jax.nn.one_hot(state, 5), terminated=end)
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Counter:
     def spec(self) -> EnvSpec:
         return EnvSpec(1, Discrete(2), self.horizon)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         return jnp.zeros(1), jnp.zeros(1)
 
-    def step(self, state, action, key, params):
+    def step(self, key, state, action, task):
         fell = jax.random.bernoulli(key, 0.125)
-        return JaxStep(state + 1, state + 1, jnp.float32(1.0), fell, jnp.array(False))
+        return state + 1, Step(reward=jnp.float32(1.0), next_obs=state + 1, terminated=fell)
 
 
 def suite_of(env) -> Suite:
     """A suite of one task without parameters."""
     tasks = TaskList("only", [{}])
-    return Suite("small", env.spec, tasks, tasks, lambda n: JaxPool(env, n))
+    return compiled_suite("small", env, tasks, tasks)
 
 
 def chain_values(discount: float) -> np.ndarray:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from toys import train_sampler, trained
 
+from adaptax.core.experience import Step
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
@@ -25,18 +26,18 @@ class Line:
     def spec(self) -> EnvSpec:
         return EnvSpec(1, Continuous(1), 10)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         return jnp.zeros(1), jnp.zeros(1)
 
-    def step(self, state, action, key, params):
-        x, no = state + 0.3 * action, jnp.array(False)
-        return JaxStep(x, x, -jnp.abs(x[0] - params["goal"]), no, no)
+    def step(self, key, state, action, task):
+        x = state + 0.3 * action
+        return x, Step(reward=-jnp.abs(x[0] - task["goal"]), next_obs=x)
 
 
 def line_suite() -> Suite:
     train = TaskList("line-train", [{"goal": g} for g in (-1.0, -0.5, 0.5, 1.0)])
     test = TaskList("line-test", [{"goal": g} for g in (-1.1, -0.75, -0.4, 0.4, 0.75, 1.1)])
-    return Suite("line", Line().spec, train, test, lambda n: JaxPool(Line(), n))
+    return compiled_suite("line", Line(), train, test)
 
 
 E10 = {

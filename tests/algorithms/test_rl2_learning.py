@@ -90,9 +90,9 @@ def test_zeros_at_the_inner_reset_leave_the_agent_at_chance(monkeypatch):
     """The originals' wrapper: last action, reward and flag are cleared by every reset."""
     observe, inputs = RecurrentActor.observe, trials.recurrent_inputs
 
-    def forgetful(self, carry, *step):
-        seen = observe(self, carry, *step)
-        ended = (step[4] | step[5])[..., None]
+    def forgetful(self, carry, step, key):
+        seen = observe(self, carry, step, key)
+        ended = (step.terminated | step.truncated)[..., None]
         cleared = {"last_reward": seen["last_reward"] * 0, "boundary": seen["boundary"] * 0}
         return {**seen, **cleared, "last_action": jnp.where(ended, 0.0, seen["last_action"])}
 

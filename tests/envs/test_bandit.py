@@ -16,7 +16,7 @@ def pulled(means: list[float], arm: int, num: int, reward_std: float | None = No
     """Rewards [num] of one arm, each drawn with a key of its own."""
     env, params = BanditEnv(len(means), 4, reward_std), {"means": jnp.array(means)}
     keys = jax.random.split(jax.random.key(0), num)
-    step = jax.vmap(lambda key: env.step((), jnp.array(arm), key, params).reward)
+    step = jax.vmap(lambda key: env.step(key, (), jnp.array(arm), params)[1].reward)
     return np.asarray(jax.jit(step)(keys))
 
 

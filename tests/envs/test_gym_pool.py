@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, Discrete
-from adaptax.envs.pools.gym import GymConfig, GymPool, gym_id_suite, gym_spec, gym_suite
+from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.suites.gym import GymConfig, gym_id_suite, gym_spec, gym_suite
 from adaptax.envs.task import Task
 
 
@@ -41,8 +42,12 @@ class Spaces(gymnasium.Env):
         self.observation_space, self.action_space = observation_space, action_space
 
 
+def new_pool(num_slots: int, horizon: int | None = None, make_env=Counting) -> GymPool:
+    return GymPool(make_env, gym_spec(make_env, horizon), num_slots)
+
+
 def started(num_slots: int, horizon: int, params: dict | None = None, make_env=Counting) -> GymPool:
-    pool = GymPool(make_env, num_slots, horizon)
+    pool = new_pool(num_slots, horizon, make_env)
     reset_all(pool, params)
     return pool
 
@@ -58,7 +63,7 @@ def idle(num_slots: int) -> np.ndarray:
 
 
 def test_every_next_obs_is_the_successor_also_at_ends_and_limits():
-    pool = GymPool(Counting, 3, horizon=5)
+    pool = new_pool(3, 5)
     tasks = [Task("t", i, p) for i, p in enumerate([{}, {"ends_at": 3}, {"cut_at": 4}])]
     slots = np.arange(3)
     obs = pool.reset(slots, np.zeros(3, np.uint32), tasks)
@@ -101,7 +106,7 @@ def test_discrete_spaces_that_do_not_start_at_zero_are_shifted():
 
 
 def test_seed_and_parameters_reach_reset():
-    pool = GymPool(Counting, 2, 9)
+    pool = new_pool(2, 9)
     task = Task("late", 0, {"ends_at": 4})
     pool.reset(np.arange(2), np.array([7, 4294967295], np.uint32), [task, PLAIN])
     envs = pool._envs
@@ -113,7 +118,9 @@ def test_success_is_read_from_the_info():
     assert gym_spec(Counting, 9).has_success
     assert not gym_spec(Digit, 9).has_success
     pool = started(1, 9)
-    assert [pool.step(np.arange(1), idle(1)).success[0] for _ in range(2)] == [False, True]
+    told = [pool.step(np.arange(1), idle(1)).info["success"][0] for _ in range(2)]
+    assert told == [False, True]
+    assert started(1, 9, make_env=Digit).step(np.arange(1), np.zeros(1, int)).info == {}
 
 
 def test_stepping_some_slots_leaves_the_others():
@@ -123,7 +130,7 @@ def test_stepping_some_slots_leaves_the_others():
 
 
 def test_an_episode_depends_only_on_seed_and_actions():
-    pool = GymPool(partial(gymnasium.make, "CartPole-v1"), 2)
+    pool = new_pool(2, make_env=partial(gymnasium.make, "CartPole-v1"))
     actions = np.array([0, 1, 1, 0, 1])
     runs = []
     for slot in (0, 1):
@@ -157,7 +164,7 @@ def test_restore_in_mid_episode_goes_on_bit_for_bit(env_id):
 def test_restore_keeps_step_counts_and_tasks():
     pool = started(2, 5, {"ends_at": 4})
     pool.step(np.arange(2), idle(2))
-    other = GymPool(Counting, 2, 5)
+    other = new_pool(2, 5)
     other.restore(pool.save(), [Task("late", 0, {"ends_at": 4}), PLAIN])
     results = [other.step(np.arange(2), idle(2)) for _ in range(3)]
     assert results[-1].terminated.tolist() == [True, False]
@@ -168,7 +175,7 @@ def test_restore_leaves_ended_slots_ended():
     pool = started(2, 5, {"ends_at": 1})
     pool.step(np.array([0]), idle(1))
     saved = pool.save()
-    other = GymPool(Counting, 2, 5)
+    other = new_pool(2, 5)
     other.restore(saved, [PLAIN] * 2)
     for name, array in other.save().items():
         np.testing.assert_array_equal(array, saved[name])
@@ -179,7 +186,7 @@ def test_restore_leaves_ended_slots_ended():
 def test_restore_of_an_environment_that_no_seed_reaches_says_so():
     saved = started(1, 9, make_env=Noisy).save()
     with pytest.raises(EnvironmentFault, match=r"slot 0, step 0, task 'plain': .* not det"):
-        GymPool(Noisy, 1, 9).restore(saved, [PLAIN])
+        new_pool(1, 9, Noisy).restore(saved, [PLAIN])
 
 
 def test_restore_refuses_the_state_of_another_size():
@@ -188,7 +195,7 @@ def test_restore_refuses_the_state_of_another_size():
 
 
 def test_an_exception_in_the_environment_names_slot_step_and_task():
-    pool = GymPool(Counting, 2, 9)
+    pool = new_pool(2, 9)
     tasks = [PLAIN, Task("fire", 1, {"raise_at": 3})]
     pool.reset(np.arange(2), np.zeros(2, np.uint32), tasks)
     pool.step(np.arange(2), idle(2))

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from adaptax.core.spec import Continuous, MultiDiscrete
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
+from adaptax.envs.suites.gym import gym_spec
 from adaptax.envs.task import Task
 
 BOX = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
@@ -84,7 +85,7 @@ class Switches(gymnasium.Env):
 
 
 def test_a_pool_takes_multi_discrete_actions_and_shows_dicts():
-    pool = GymPool(Switches, 2, horizon=5)
+    pool = GymPool(Switches, gym_spec(Switches, 5), 2)
     assert pool.spec.observation_size == 6
     pool.reset(np.arange(2), np.zeros(2, np.uint32), [Task("t", 0, {})] * 2)
     result = pool.step(np.arange(2), np.array([[1, 2], [0, 1]], np.int32))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -14,6 +15,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.envs.gymnasium_envs import FAMILIES as REGISTERED
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.registry import find_suite
+from adaptax.envs.suites.gym import gym_spec
 
 
 def env_id(name: str) -> str:
@@ -75,7 +77,8 @@ def test_a_gym_pool_takes_the_environments():
     """Tasks are options of reset, as GymPool gives them."""
     suite = family("ant-goal")
     tasks, seeds = some_tasks(suite, 2), np.arange(2, dtype=np.uint32)
-    pools = GymPool(lambda: gymnasium.make("adaptax/AntGoal-v1"), 2), suite.make_pool(2)
+    make_env = partial(gymnasium.make, "adaptax/AntGoal-v1")
+    pools = GymPool(make_env, gym_spec(make_env), 2), suite.make_pool(2)
     assert pools[0].spec.horizon == suite.spec.horizon
     one, other = (pool.reset(np.arange(2), seeds, tasks) for pool in pools)
     np.testing.assert_array_equal(one, other)

@@ -9,7 +9,8 @@ import pytest
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_model
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_model
 from adaptax.envs.pools.mujoco import MujocoPool
 from adaptax.envs.task import Task
 
@@ -26,14 +27,15 @@ def pendulum(horizon: int = 1000) -> Body:
     def observation(state: Physics) -> np.ndarray:
         return np.concatenate([state.qpos, state.qvel, state.sensors["tip"]], axis=1)
 
-    def outcome(before: Physics, action, after: Physics, params) -> Outcome:
+    def outcome(before: Physics, action, after: Physics, params) -> Step:
         leaning = np.abs(after.qpos[:, 1]) > LIMIT
         reward = -np.abs(after.qpos[:, 0] - params["target"])
-        return Outcome(reward, leaning, leaning, {"travel": after.qpos[:, 0] - before.qpos[:, 0]})
+        travel = after.qpos[:, 0] - before.qpos[:, 0]
+        return Step(reward=reward, terminated=leaning, info={"success": leaning, "travel": travel})
 
     tip = (mujoco.mjtSensor.mjSENS_SUBTREECOM, mujoco.mjtObj.mjOBJ_BODY, "pole")
     return Body(
-        spec=EnvSpec(7, Continuous(1), horizon, info_names=("travel",)),
+        spec=EnvSpec(7, Continuous(1), horizon, has_success=True, info_names=("travel",)),
         model=load_model("inverted_pendulum.xml", {"tip": tip}),
         frame_skip=2,
         task_params={"target": ()},
@@ -87,7 +89,7 @@ def test_termination_ends_only_its_own_lane():
             break
     assert result.terminated.tolist() == [True, False]
     assert result.truncated.tolist() == [False, False]
-    assert result.success.tolist() == [True, False]
+    assert result.info["success"].tolist() == [True, False]
     with pytest.raises(EnvironmentFault, match=r"slot 0, step \d+, .*no running episode"):
         pool.step(np.array([0]), np.zeros((1, 1)))
     assert pool.step(np.array([1]), np.zeros((1, 1))).reward.shape == (1,)

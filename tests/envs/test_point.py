@@ -18,28 +18,28 @@ GOAL = {"goal": jnp.array([0.6, 0.8])}
 
 
 def step(env: PointEnv, position, action):
-    return env.step(jnp.array(position), jnp.array(action), KEY, GOAL)
+    return env.step(KEY, jnp.array(position), jnp.array(action), GOAL)[1]
 
 
 def test_reward_is_minus_the_distance_after_the_move():
-    outcome = step(PointEnv(20, 0.1), [0.5, 0.8], [-1.0, 0.0])
-    np.testing.assert_allclose(outcome.obs, [0.4, 0.8], rtol=1e-6)
-    assert float(outcome.reward) == pytest.approx(-0.2, abs=1e-6)
+    taken = step(PointEnv(20, 0.1), [0.5, 0.8], [-1.0, 0.0])
+    np.testing.assert_allclose(taken.next_obs, [0.4, 0.8], rtol=1e-6)
+    assert float(taken.reward) == pytest.approx(-0.2, abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("start", "reward"), [([0.55, 0.8], 0.75), ([0.4, 0.8], 0.0), ([0.0, 0.0], 0.0)]
 )
 def test_sparse_reward_falls_to_zero_at_the_tolerance(start, reward):
-    outcome = step(PointEnv(20, 0.1, tolerance=0.2), start, [0.0, 0.0])
-    assert float(outcome.reward) == pytest.approx(reward, abs=1e-6)
+    taken = step(PointEnv(20, 0.1, tolerance=0.2), start, [0.0, 0.0])
+    assert float(taken.reward) == pytest.approx(reward, abs=1e-6)
 
 
 @pytest.mark.parametrize(("tolerance", "limit"), [(None, 0.1), (0.2, 0.2)])
 def test_success_is_nearness(tolerance, limit):
     env = PointEnv(20, 0.1, tolerance)
     for distance, near in ((0.99 * limit, True), (1.01 * limit, False)):
-        assert bool(step(env, [0.6, 0.8 - distance], [0.0, 0.0]).success) == near
+        assert bool(step(env, [0.6, 0.8 - distance], [0.0, 0.0]).info["success"]) == near
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ GAPS = {**GOAL, "gaps": jnp.array([[1.0, 0.0], [0.0, 2.0]])}
 """The inner wall is open to the right, the outer one above."""
 
 
-def step(env, state, action, params=GOAL):
-    return env.step(jnp.array(state), jnp.array(action), KEY, params)
+def step(env, state, action, task=GOAL):
+    return env.step(KEY, jnp.array(state), jnp.array(action), task)[1]
 
 
 def walls(position, action, **settings):
@@ -37,9 +37,9 @@ def starts(env):
 
 
 def test_corners_step_by_0_4_and_reward_half_the_distance():
-    outcome = step(PointCornersEnv(PointCornersConfig()), [0.0, 1.0], [1.0, -0.5])
-    np.testing.assert_allclose(outcome.obs, [0.4, 0.8], rtol=1e-6)
-    assert float(outcome.reward) == pytest.approx(-0.5 * np.hypot(1.6, 1.2), rel=1e-6)
+    taken = step(PointCornersEnv(PointCornersConfig()), [0.0, 1.0], [1.0, -0.5])
+    np.testing.assert_allclose(taken.next_obs, [0.4, 0.8], rtol=1e-6)
+    assert float(taken.reward) == pytest.approx(-0.5 * np.hypot(1.6, 1.2), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_corners_step_by_0_4_and_reward_half_the_distance():
 )
 def test_sparse_corners_reward_progress_where_the_goal_is_nearest(position, reward):
     config = PointCornersConfig(sparse=True, step_size=0.2, reward_scale=1.0)
-    outcome = step(PointCornersEnv(config), position, [1.0, 0.0])
+    taken = step(PointCornersEnv(config), position, [1.0, 0.0])
     expected = np.hypot(1.0, 1.0) - np.hypot(0.8, 1.0) if reward else 0.0
-    assert float(outcome.reward) == pytest.approx(expected, abs=1e-6)
+    assert float(taken.reward) == pytest.approx(expected, abs=1e-6)
 
 
 def test_sparse_corners_punish_steps_back():
@@ -61,9 +61,9 @@ def test_sparse_corners_punish_steps_back():
 
 def test_momentum_moves_by_the_new_velocity():
     env = PointMomentumEnv(PointMomentumConfig())
-    outcome = step(env, [1.0, 2.0, 0.3, 0.0], [1.0, 0.0])
-    np.testing.assert_allclose(outcome.obs, [1.4, 2.0, 0.4, 0.0], rtol=1e-6)
-    assert float(outcome.reward) == pytest.approx(-0.6, rel=1e-5)
+    taken = step(env, [1.0, 2.0, 0.3, 0.0], [1.0, 0.0])
+    np.testing.assert_allclose(taken.next_obs, [1.4, 2.0, 0.4, 0.0], rtol=1e-6)
+    assert float(taken.reward) == pytest.approx(-0.6, rel=1e-5)
 
 
 @pytest.mark.parametrize(("position", "reward"), [([1.0, 2.0], 1.0), ([-1.0, 2.0], 0.0)])
@@ -73,15 +73,15 @@ def test_sparse_momentum_rewards_nearness_within_2(position, reward):
 
 
 def test_a_wall_stops_at_its_radius():
-    outcome = walls([-0.9, 0.0], [-1.0, 0.0])
-    np.testing.assert_allclose(outcome.obs, [-1.0, 0.0], atol=1e-4)
-    assert float(jnp.linalg.norm(outcome.obs)) < 1.0
+    taken = walls([-0.9, 0.0], [-1.0, 0.0])
+    np.testing.assert_allclose(taken.next_obs, [-1.0, 0.0], atol=1e-4)
+    assert float(jnp.linalg.norm(taken.next_obs)) < 1.0
 
 
 def test_a_stopped_point_stays_stopped():
     state = jnp.array([-0.9, 0.1])
     for _ in range(20):
-        state = walls(state, [-1.0, 0.0]).state
+        state = walls(state, [-1.0, 0.0]).next_obs
     assert 0.99 < float(jnp.linalg.norm(state)) < 1.0
 
 
@@ -96,13 +96,13 @@ def test_a_stopped_point_stays_stopped():
     ids=["inner gap", "outer gap", "inwards through the inner", "inwards through the outer"],
 )
 def test_moves_that_walls_let_pass(position, action, reached):
-    np.testing.assert_allclose(walls(position, action).obs, reached, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(walls(position, action).next_obs, reached, rtol=1e-5, atol=1e-6)
 
 
 def test_the_outer_wall_has_a_gap_of_its_own():
-    outcome = walls([1.9, 0.0], [1.0, 0.0])
-    np.testing.assert_allclose(outcome.obs, [2.0, 0.0], atol=1e-4)
-    assert float(jnp.linalg.norm(outcome.obs)) < 2.0
+    taken = walls([1.9, 0.0], [1.0, 0.0])
+    np.testing.assert_allclose(taken.next_obs, [2.0, 0.0], atol=1e-4)
+    assert float(jnp.linalg.norm(taken.next_obs)) < 2.0
 
 
 def test_walls_reward_where_the_point_is():
@@ -111,8 +111,8 @@ def test_walls_reward_where_the_point_is():
 
 @pytest.mark.parametrize(("position", "progress"), [([2.0, 0.5], 0.2), ([2.0, -1.0], 0.0)])
 def test_sparse_walls_reward_progress_near_the_goal(position, progress):
-    outcome = walls(position, [0.0, 1.0], sparse=True)
-    assert float(outcome.reward) == pytest.approx(progress, abs=1e-6)
+    taken = walls(position, [0.0, 1.0], sparse=True)
+    assert float(taken.reward) == pytest.approx(progress, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_sparse_walls_reward_progress_near_the_goal(position, progress):
 def test_success_is_being_within_half_a_unit(env):
     rest = [0.0] * (env.spec.observation_size - 2)
     for x, near in ((1.51, True), (1.49, False)):
-        assert bool(step(env, [x, 2.0, *rest], [0.0, 0.0], GAPS).success) == near
+        assert bool(step(env, [x, 2.0, *rest], [0.0, 0.0], GAPS).info["success"]) == near
 
 
 def test_starts_are_uniform_in_their_squares():

@@ -19,21 +19,22 @@ import pytest
 from counting import Counting, Random, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.pools.gym import GymPool, gym_spec, gym_suite
+from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.process import ProcessPool
 from adaptax.envs.pools.remote_fault import RemoteTraceback
+from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
 
 TESTS = Path(__file__).parents[1]
 NUM_SLOTS = 5
 EVERY = np.arange(NUM_SLOTS)
-FIELDS = ("next_obs", "reward", "terminated", "truncated", "success")
+FIELDS = ("next_obs", "reward", "terminated", "truncated")
 
 
 def maker(make_env=Counting, horizon: int = 9, **params):
     """What makes an in-process pool, and its spec."""
     spec = gym_spec(make_env, horizon, params=params)
-    return partial(GymPool, make_env, spec=spec), spec
+    return partial(GymPool, make_env, spec), spec
 
 
 def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> ProcessPool:
@@ -93,9 +94,12 @@ def play(pools, num_steps: int, seed: int = 0) -> np.ndarray:
     for t in range(num_steps):
         actions = rng.uniform(-1, 1, (NUM_SLOTS, 2)).astype(np.float32)
         results = [pool.step(EVERY, actions) for pool in pools]
-        for result, name in ((r, n) for r in results for n in FIELDS):
-            np.testing.assert_array_equal(getattr(result, name), getattr(results[0], name))
-            assert getattr(result, name).dtype == getattr(results[0], name).dtype
+        answers = [{name: getattr(r, name) for name in FIELDS} | r.info for r in results]
+        for answer in answers:
+            assert answer.keys() == answers[0].keys() == {*FIELDS, "success"}
+            for name, x in answer.items():
+                np.testing.assert_array_equal(x, answers[0][name])
+                assert x.dtype == answers[0][name].dtype
         total += results[0].reward
         over = np.flatnonzero(results[0].terminated | results[0].truncated)
         if len(over):
@@ -150,7 +154,8 @@ def test_more_workers_than_slots_are_not_started():
 def test_workers_do_without_jax():
     program = """
         import sys
-        import adaptax.envs.pools.gym, adaptax.envs.pools.process, adaptax.envs.pools.vector
+        import adaptax.core.step, adaptax.envs.pools.process, adaptax.envs.pools.vector
+        import adaptax.envs.suites.gym  # whose suites a script makes, and workers run it again
         print("jax" in sys.modules)
     """
     done = subprocess.run(
@@ -258,7 +263,7 @@ def broken() -> Counting:
 def test_an_environment_that_cannot_be_made_is_an_error():
     _, spec = maker()
     with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 1\): OSError: no display"):
-        ProcessPool(partial(GymPool, broken, spec=spec), spec, 1, 2)
+        ProcessPool(partial(GymPool, broken, spec), spec, 1, 2)
 
 
 @pytest.mark.parametrize(("num_workers", "num_slots"), [(0, 2), (2, 0)])
@@ -301,12 +306,13 @@ OWNER = """
     from functools import partial
     import numpy as np
     from counting import PLAIN, Counting
-    from adaptax.envs.pools.gym import GymPool, gym_spec
+    from adaptax.envs.pools.gym import GymPool
     from adaptax.envs.pools.process import ProcessPool
+    from adaptax.envs.suites.gym import gym_spec
 
     if __name__ == "__main__":
         spec = gym_spec(Counting, 9)
-        pool = ProcessPool(partial(GymPool, Counting, spec=spec), spec, 2, 2)
+        pool = ProcessPool(partial(GymPool, Counting, spec), spec, 2, 2)
         pool.reset(np.arange(2), np.zeros(2, np.uint32), [PLAIN] * 2)
         print(*(worker.process.pid for worker in pool._workers), flush=True)
         {ending}

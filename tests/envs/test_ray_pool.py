@@ -12,11 +12,12 @@ import pytest
 from counting import Counting, Forgiving, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.pools.gym import GymPool, gym_spec, gym_suite
-from adaptax.envs.pools.placement import placed
+from adaptax.envs.placement import placed
+from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.ray import RayPool
 from adaptax.envs.pools.ray_crew import RayCrew
 from adaptax.envs.pools.remote_fault import RemoteTraceback
+from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
@@ -29,7 +30,7 @@ def new_pool(num_slots: int, make_env=Counting, num_actors: int = 2, **settings)
     """A pool with actors of its own."""
     spec = gym_spec(Forgiving if make_env is Forgiving else Counting, 9)
     crew = RayCrew(num_actors, **settings)
-    return RayPool(partial(GymPool, make_env, spec=spec), spec, crew, num_slots)
+    return RayPool(partial(GymPool, make_env, spec), spec, crew, num_slots)
 
 
 def started(*tasks: dict) -> RayPool:
@@ -98,7 +99,7 @@ def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):
 
 def test_an_actor_that_hangs_is_an_error_and_ends(local_ray):
     spec = gym_spec(Counting, 9)
-    pool = RayPool(partial(GymPool, Counting, spec=spec), spec, RayCrew(2), 2, timeout=30.0)
+    pool = RayPool(partial(GymPool, Counting, spec), spec, RayCrew(2), 2, timeout=30.0)
     begun(pool, {}, {"hang_at": 1})
     pool._timeout = 2.0
     with pytest.raises(EnvironmentFault, match=r"Ray actor 1 .* has not answered within 2 s"):
@@ -107,7 +108,7 @@ def test_an_actor_that_hangs_is_an_error_and_ends(local_ray):
 
 
 def test_slot_by_slot_it_equals_the_pool_in_process(local_ray):
-    pools = [GymPool(Forgiving, 5, horizon=9), new_pool(5, Forgiving)]
+    pools = [GymPool(Forgiving, gym_spec(Forgiving, 9), 5), new_pool(5, Forgiving)]
     tasks = [Task("t", i, {"drift": 0.1 * i}) for i in range(5)]
     rng = np.random.default_rng(0)
     order = np.array([3, 0, 4, 1, 2])
@@ -117,8 +118,9 @@ def test_slot_by_slot_it_equals_the_pool_in_process(local_ray):
     for _ in range(9):
         actions = rng.uniform(-1, 1, (len(running), 2)).astype(np.float32)
         one, other = (pool.step(running, actions) for pool in pools)
-        for name in ("next_obs", "reward", "terminated", "truncated", "success"):
+        for name in ("next_obs", "reward", "terminated", "truncated"):
             np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
+        np.testing.assert_array_equal(other.info["success"], one.info["success"])
         running = running[~(one.terminated | one.truncated)]
         if not len(running):
             break

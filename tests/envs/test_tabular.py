@@ -12,16 +12,16 @@ SUITE = tabular_mdp(TabularMDPConfig())
 
 
 def stepped(transition, reward_mean, state: int, action: int):
-    """Outcomes of NUM steps from one state by one action, each with a key of its own."""
+    """NUM steps from one state by one action, each with a key of its own: states and steps."""
     env = TabularMDPEnv(*np.shape(reward_mean), horizon=10, trial_episodes=1)
-    params = {"transition": jnp.array(transition), "reward_mean": jnp.array(reward_mean)}
+    task = {"transition": jnp.array(transition), "reward_mean": jnp.array(reward_mean)}
     keys = jax.random.split(jax.random.key(0), NUM)
-    step = jax.vmap(lambda key: env.step(jnp.array(state), jnp.array(action), key, params))
+    step = jax.vmap(lambda key: env.step(key, jnp.array(state), jnp.array(action), task))
     return jax.jit(step)(keys)
 
 
 @pytest.fixture(scope="module")
-def outcomes():
+def steps():
     transition = np.full((2, 2, 2), 0.5, np.float32)
     transition[1, 0] = [0.3, 0.7]
     return stepped(transition, np.float32([[0, 0], [2.5, 0]]), state=1, action=0)
@@ -33,36 +33,36 @@ def test_spec_is_the_papers():
     assert (spec.trial_episodes, spec.has_success) == (10, False)
 
 
-def test_rewards_are_normal_around_the_mean_of_state_and_action(outcomes):
-    reward = np.asarray(outcomes.reward)
+def test_rewards_are_normal_around_the_mean_of_state_and_action(steps):
+    reward = np.asarray(steps[1].reward)
     assert reward.mean() == pytest.approx(2.5, abs=4 / np.sqrt(NUM))
     assert reward.std() == pytest.approx(1.0, abs=4 / np.sqrt(2 * NUM))
 
 
-def test_transitions_have_the_probabilities_of_the_table(outcomes):
-    share = float(np.mean(outcomes.state == 1))
+def test_transitions_have_the_probabilities_of_the_table(steps):
+    share = float(np.mean(steps[0] == 1))
     assert share == pytest.approx(0.7, abs=4 * np.sqrt(0.21 / NUM))
 
 
-def test_reward_and_transition_are_independent(outcomes):
-    correlation = np.corrcoef(outcomes.reward, outcomes.state)[0, 1]
+def test_reward_and_transition_are_independent(steps):
+    correlation = np.corrcoef(steps[1].reward, steps[0])[0, 1]
     assert abs(correlation) < 4 / np.sqrt(NUM)
 
 
-def test_observation_is_the_state_one_hot(outcomes):
-    np.testing.assert_array_equal(outcomes.obs, np.eye(2)[outcomes.state])
+def test_observation_is_the_state_one_hot(steps):
+    np.testing.assert_array_equal(steps[1].next_obs, np.eye(2)[steps[0]])
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
 def test_a_certain_transition_never_fails(target):
     transition = np.broadcast_to(np.eye(3, dtype=np.float32)[target], (3, 1, 3))
-    state = stepped(transition, np.zeros((3, 1), np.float32), state=0, action=0).state
+    state = stepped(transition, np.zeros((3, 1), np.float32), state=0, action=0)[0]
     assert set(np.asarray(state).tolist()) == {target}
 
 
 def test_rounding_of_the_table_leads_to_no_state_outside_it():
     short = np.full((1, 1, 1), 0.9, np.float32)
-    assert int(stepped(short, np.zeros((1, 1), np.float32), state=0, action=0).state.max()) == 0
+    assert int(stepped(short, np.zeros((1, 1), np.float32), state=0, action=0)[0].max()) == 0
 
 
 def test_every_episode_starts_in_the_first_state():

@@ -11,8 +11,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
-from adaptax.envs.pools.gym import gym_suite
-from adaptax.envs.pools.vector import AutoresetPool, VectorPool, vector_suite
+from adaptax.envs.pools.vector import AutoresetPool, VectorPool
+from adaptax.envs.suites.gym import gym_suite, vector_suite
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler

@@ -18,7 +18,7 @@ from toys import CliffEnv, cliff_suite
 from adaptax.core.errors import AdaptaxError, DiskError, NotFinite
 from adaptax.core.finite import not_finite
 from adaptax.core.snapshot import Snapshots
-from adaptax.envs.pools.compiled import JaxPool
+from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.experiment import cli
 from adaptax.experiment.logger import RunLog, read_rows
 from adaptax.experiment.run_dir import LOCK
@@ -31,23 +31,25 @@ class BrokenEnv(CliffEnv):
     where: str = "reward"
     value: float = np.nan
 
-    def step(self, state, action, key, params):
-        outcome = super().step(state, action, key, params)
+    def step(self, key, state, action, task):
+        state, step = super().step(key, state, action, task)
         now = jax.random.bernoulli(jax.random.fold_in(key, 9), 0.05)
-        broken = jnp.where(now, self.value, getattr(outcome, self.where))
-        return replace(outcome, **{self.where: broken})
+        broken = jnp.where(now, self.value, getattr(step, self.where))
+        return state, replace(step, **{self.where: broken})
 
 
 def broken_suite(**settings):
     env = BrokenEnv(**settings)
-    return replace(cliff_suite(), make_pool=lambda n: JaxPool(env, n))
+    return replace(cliff_suite(), make_pool=lambda n: CompiledPool(env, n))
 
 
 SETTINGS = {"num_iterations": 12, "snapshot_interval": 100}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("where", "what"), [("reward", "the reward"), ("obs", "the observation")])
+@pytest.mark.parametrize(
+    ("where", "what"), [("reward", "the reward"), ("next_obs", "the observation")]
+)
 def test_an_answer_that_is_not_finite_stops_the_run_and_leaves_a_snapshot(
     tmp_path, where, what, value
 ):

@@ -76,7 +76,7 @@ def suite_of(classes, solved_at):
         params[name].append({"solved_at": at})
     spec = EnvSpec(1, Continuous(1), HORIZON, 2, TEST_EPISODES, has_success=True)
     tasks = ClassTasks("timed", params)
-    return Suite("timed", spec, tasks, tasks, partial(GymPool, Timed, spec=spec))
+    return Suite("timed", spec, tasks, tasks, partial(GymPool, Timed, spec))
 
 
 ML10_TEST = list(ML10_V3["test"])

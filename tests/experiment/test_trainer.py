@@ -47,8 +47,8 @@ class DriftingActor:
         noise = 0.1 * jax.random.normal(key, carry["drift"].shape)
         return jnp.tanh(self.bias + carry["drift"] + noise), carry, {}
 
-    def observe(self, carry, obs, action, reward, next_obs, terminated, truncated, key):
-        return {"drift": 0.9 * carry["drift"] + 0.1 * action + 0.01 * reward[..., None]}
+    def observe(self, carry, step, key):
+        return {"drift": 0.9 * carry["drift"] + 0.1 * step.action + 0.01 * step.reward[..., None]}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from toys import KEY, ChangingSampler, fingerprint, point_suite, small_agent, trained
 
+from adaptax.core.experience import Step
 from adaptax.core.snapshot import flatten
 
 
@@ -22,7 +23,8 @@ def forgets_at_the_end(actor, rollout) -> bool:
     start, obs = actor.begin(*lanes, KEY), rollout.obs[:, :, 0]
     action, carry, _ = actor.act(start, obs, KEY)
     no, yes = np.zeros(lanes, bool), np.ones(lanes, bool)
-    after = actor.observe(carry, obs, action, rollout.reward[:, :, 0], obs, no, yes, KEY)
+    step = Step(obs, action, rollout.reward[:, :, 0], obs, no, yes, yes)
+    after = actor.observe(carry, step, KEY)
     return fingerprint(after) == fingerprint(start)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -11,7 +12,6 @@ from small import SMALL_SUITE
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, small_agent, trained
 
 from adaptax.experiment.build import make_suite
-from adaptax.sampling.host_engine import host_loop
 
 
 class EnoughError(Exception):
@@ -37,15 +37,14 @@ def data(entry, suite, enough: int | None = None):
 
 
 @pytest.mark.parametrize("kind", ["point", "cliff"])
-def test_the_compiled_scan_equals_its_step_by_step_loop(entry, kind, monkeypatch):
+def test_the_compiled_engine_equals_the_host_engine(entry, kind):
     suite = (
         point_suite(entry) if kind == "point" else cliff_suite(**SMALL_SUITE.get(entry.name, {}))
     )
-    scanned = data(entry, suite)
-    monkeypatch.setattr("adaptax.sampling.sampler.scan_loop", host_loop)
-    stepped = data(entry, suite)
-    assert jax.tree.structure(scanned) == jax.tree.structure(stepped)
-    for one, other in zip(jax.tree.leaves(scanned), jax.tree.leaves(stepped), strict=True):
+    compiled = data(entry, suite)
+    stepped = data(entry, replace(suite, engine="host"))
+    assert jax.tree.structure(compiled) == jax.tree.structure(stepped)
+    for one, other in zip(jax.tree.leaves(compiled), jax.tree.leaves(stepped), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 

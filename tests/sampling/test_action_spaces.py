@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from adaptax.core.spec import MultiDiscrete
-from adaptax.envs.pools.gym import gym_suite
+from adaptax.envs.suites.gym import gym_suite
 from adaptax.experiment.build import make_algorithm
 from adaptax.functional.distributions import MultiCategorical
 from adaptax.networks.heads import MLPPolicy

@@ -1,4 +1,5 @@
 import functools
+from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -7,16 +8,15 @@ import numpy as np
 import pytest
 from toys import cliff_suite, train_sampler
 
-from adaptax.core.experience import Rollout
+from adaptax.core.experience import Rollout, Step
 from adaptax.functional.belief import Belief, prior
 from adaptax.networks.encoders import LatentPolicy
-from adaptax.sampling.host_engine import host_loop
 from adaptax.sampling.latent import LatentActor, context_tokens, in_a_row
 
 KEY = jax.random.key(0)
 POLICY = LatentPolicy((8,), 2)
 PARAMS = POLICY.init(KEY, jnp.zeros(2), jnp.zeros(3))
-both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["scan", "host"])
+both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["compiled", "host"])
 
 
 def actor(belief=None, deterministic=False):
@@ -26,11 +26,9 @@ def actor(belief=None, deterministic=False):
 @functools.cache
 def episodes(deterministic: bool = False, stepped: bool = False) -> Rollout:
     """Four episodes in a row, cut by falls and by the horizon, on two tasks in three lanes."""
-    sampler = train_sampler(cliff_suite())
-    with pytest.MonkeyPatch.context() as patch:
-        if stepped:
-            patch.setattr("adaptax.sampling.sampler.scan_loop", host_loop)
-        return sampler.episodes(actor(None, deterministic), sampler.sample_tasks(2), 3, 4)
+    suite = replace(cliff_suite(), engine="host" if stepped else "compiled")
+    sampler = train_sampler(suite)
+    return sampler.episodes(actor(None, deterministic), sampler.sample_tasks(2), 3, 4)
 
 
 def z_by_episode(rollout):
@@ -44,7 +42,6 @@ def z_by_episode(rollout):
 
 @both_loops
 def test_z_is_one_within_an_episode_and_another_in_the_next(stepped):
-    """E7."""
     rollout = episodes(stepped=stepped)
     assert bool(np.any(rollout.terminated) and np.any(rollout.truncated))
     drawn = []
@@ -57,7 +54,7 @@ def test_z_is_one_within_an_episode_and_another_in_the_next(stepped):
 
 
 def test_a_deterministic_actor_acts_by_the_mean_for_its_z():
-    """E7: the z of an episode, and nothing else of chance."""
+    """The z of an episode, and nothing else of chance."""
     rollout = episodes(deterministic=True)
     distribution = POLICY.apply(PARAMS, rollout.obs, rollout.extras["z"])
     valid = np.asarray(rollout.valid)
@@ -66,7 +63,6 @@ def test_a_deterministic_actor_acts_by_the_mean_for_its_z():
 
 
 def test_a_deterministic_actor_repeats_itself_given_z():
-    """E7."""
     acting = actor(deterministic=True)
     carry = {"z": jnp.full((2, 3, 3), 0.5), "started": jnp.ones((2, 3), bool)}
     obs = jax.random.normal(KEY, (2, 3, 2))
@@ -99,8 +95,9 @@ def test_an_episodes_end_forgets_z_in_its_lane_only():
     start, obs = acting.begin(1, 2, KEY), jnp.zeros((1, 2, 2))
     action, carry, _ = acting.act(start, obs, KEY)
     no, ended = jnp.zeros((1, 2), bool), jnp.array([[True, False]])
-    for flags in ((ended, no), (no, ended)):
-        after = acting.observe(carry, obs, action, jnp.zeros((1, 2)), obs, *flags, KEY)
+    for terminated, truncated in ((ended, no), (no, ended)):
+        step = Step(obs, action, jnp.zeros((1, 2)), obs, terminated, truncated)
+        after = acting.observe(carry, step, KEY)
         np.testing.assert_array_equal(after["z"][0, 0], start["z"][0, 0])
         np.testing.assert_array_equal(after["z"][0, 1], carry["z"][0, 1])
         np.testing.assert_array_equal(after["started"], [[False, True]])

@@ -13,7 +13,7 @@ from adaptax.sampling.sampler import Sampler
 
 MEMBERS, LANES = 3, 2
 KEY = jax.random.key(5)
-both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["scan", "host"])
+both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["compiled", "host"])
 
 
 def stacked(init):

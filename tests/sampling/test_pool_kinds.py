@@ -14,9 +14,8 @@ from counting import Counting, Forgiving, sync
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Continuous
-from adaptax.envs.pools.gym import gym_suite
-from adaptax.envs.pools.vector import vector_suite
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.gym import gym_suite, vector_suite
 from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from adaptax.sampling.actors import Memoryless, RecurrentActor
 from adaptax.sampling.sampler import Sampler

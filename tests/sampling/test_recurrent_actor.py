@@ -9,7 +9,7 @@ from random_end import RandomEndEnv, random_end, recurrent_actor
 
 from adaptax.algorithms.meta.rl2 import RL2Config, trial_advantages
 from adaptax.algorithms.meta.trials import Trials, trial_batch
-from adaptax.core.experience import Rollout
+from adaptax.core.experience import Rollout, Step
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.sampling.actors import RecurrentActor, encode_action, recurrent_inputs
@@ -19,7 +19,7 @@ SPACES = [Continuous(2), Discrete(3)]
 TWO = SPACES[0]
 KEY = jax.random.key(0)
 both_spaces = pytest.mark.parametrize("space", SPACES, ids=["continuous", "discrete"])
-both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["scan", "host"])
+both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["compiled", "host"])
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def walk(actor: RecurrentActor, flags: list[tuple[bool, bool]]) -> tuple[list, l
         if t < len(flags):
             terminated, truncated = (jnp.full((1, 1), flag) for flag in flags[t])
             step = (obs, action, jnp.full((1, 1), 10.0 + t), obs, terminated, truncated)
-            carry = actor.observe(carry, *step, KEY)
+            carry = actor.observe(carry, Step(*step), KEY)
     return actor.network.seen, actions
 
 

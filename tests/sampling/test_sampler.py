@@ -14,7 +14,7 @@ from adaptax.sampling.sampler import Sampler
 
 SPACES = [Continuous(2), Discrete(3)]
 LANES, EPISODES, STEPS, HORIZON = 2, 2, 7, 5
-both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["scan", "host"])
+both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["compiled", "host"])
 
 
 actor_for = functools.cache(recurrent_actor)
@@ -68,12 +68,12 @@ def ends(rollout: Rollout) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["episodes", "steps", "more steps"])
-def test_scan_loop_equals_host_loop(kind):
+def test_compiled_engine_equals_host_engine(kind):
     compiled, stepped = rollouts(SPACES[0], False)[kind], rollouts(SPACES[0], True)[kind]
     assert_equal(compiled, stepped, atol=1e-6)
 
 
-def test_scan_loop_equals_host_loop_with_discrete_actions():
+def test_compiled_engine_equals_host_engine_with_discrete_actions():
     compiled, stepped = (episodes(new_sampler(SPACES[1], stepped)) for stepped in (False, True))
     assert compiled.action.dtype == stepped.action.dtype == np.int32
     assert_equal(compiled, stepped, atol=1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 
 from adaptax.core.spec import EnvSpec
+from adaptax.core.step import Step
 from adaptax.envs.task import Params
 
 
@@ -33,20 +34,6 @@ class Physics:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a step of K lanes was worth."""
-
-    reward: np.ndarray
-    """[K]"""
-    terminated: np.ndarray
-    """[K] bool"""
-    success: np.ndarray
-    """[K] bool"""
-    info: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """By `EnvSpec.info_names`, each [K]."""
-
-
-@dataclass(frozen=True)
 class Body:
     """A simulated body and what its tasks ask of it: all that MujocoPool needs to know.
 
@@ -64,8 +51,9 @@ class Body:
     """What an episode's start adds to the model's initial qpos [nq] and to zero qvel [nv]."""
     observation: Callable[[Physics], np.ndarray]
     """[K, O]"""
-    outcome: Callable[[Physics, np.ndarray, Physics, Mapping[str, np.ndarray]], Outcome]
-    """Of (state before, clipped action [K, A], state after, task parameters [K, ...])."""
+    outcome: Callable[[Physics, np.ndarray, Physics, Mapping[str, np.ndarray]], Step]
+    """(state before, clipped action [K, A], state after, task parameters [K, ...]) -> `reward`,
+    `terminated` and `info` of the step, each [K]."""
     task_model: Callable[[Params], mujoco.MjModel] | None = None
     """The model of a task that changes the dynamics, with the sizes, controls and initial state of
     `model`; None where every task has `model`."""

@@ -1,111 +1,38 @@
-"""JaxPool: environments written as pure functions, whole rollouts of which compile to one scan."""
+"""CompiledPool: lanes of a compiled environment, whole rollouts of which compile to one program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.errors import ConfigError, one_line
-from adaptax.core.experience import PyTree, select
-from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.pools.pool import StepResult, check_actions, check_reset
+from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.core.experience import PyTree, Step, select
+from adaptax.core.step import step_extras
+from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
+from adaptax.envs.pools.pool import check_actions, check_reset
 from adaptax.envs.task import Task
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class JaxStep:
-    """What one step of one environment led to."""
+class CompiledPool:
+    """P lanes of an Env; the sampler's compiled loop works on `env`, `task_arrays` and `lanes`."""
 
-    state: PyTree
-    obs: jax.Array
-    """[O] float32"""
-    reward: jax.Array
-    terminated: jax.Array
-    success: jax.Array
-
-
-class JaxEnv(Protocol):
-    """One environment as pure functions; hashable (a frozen dataclass), so that it can be static.
-
-    The pool cuts episodes at `spec.horizon`, clips actions and runs many copies with `vmap`.
-    """
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Sizes and horizon."""
-
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
-        """Task parameters -> the first state and observation [O]."""
-
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """One step; `key` is this step's own."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Lanes:
-    """The state of P environments in mid-episode."""
-
-    state: PyTree
-    obs: jax.Array
-    """[P, O]"""
-    seed: jax.Array
-    """[P] uint32: the episode's own seed."""
-    steps: jax.Array
-    """[P] int32: steps since the reset."""
-
-
-def reset_lanes(env: JaxEnv, params: PyTree, seed: jax.Array) -> Lanes:
-    """Start an episode from each seed [P], with task parameters [P, ...]."""
-
-    def start(one_seed: jax.Array, one_params: Any) -> tuple[PyTree, jax.Array]:
-        return env.reset(jax.random.fold_in(jax.random.key(one_seed), 0), one_params)
-
-    state, obs = jax.vmap(start)(seed, params)
-    return Lanes(state, obs, seed, jnp.zeros(seed.shape, jnp.int32))
-
-
-def step_lanes(
-    env: JaxEnv, params: PyTree, lanes: Lanes, action: jax.Array
-) -> tuple[Lanes, JaxStep, jax.Array]:
-    """One step of all lanes -> lanes, outcome, truncated [P]."""
-    steps = lanes.steps + 1
-    if isinstance(env.spec.action, Continuous):
-        action = jnp.clip(action, -1.0, 1.0)
-
-    def advance(state: PyTree, a: jax.Array, seed: jax.Array, t: jax.Array, p: Any) -> JaxStep:
-        return env.step(state, a, jax.random.fold_in(jax.random.key(seed), t), p)
-
-    outcome = jax.vmap(advance)(lanes.state, action, lanes.seed, steps, params)
-    at_horizon = steps >= env.spec.horizon
-    if env.spec.horizon_terminates:
-        outcome = replace(outcome, terminated=outcome.terminated | at_horizon)
-    truncated = at_horizon & ~outcome.terminated
-    return Lanes(outcome.state, outcome.obs, lanes.seed, steps), outcome, truncated
-
-
-class JaxPool:
-    """P copies of a JaxEnv; the sampler's compiled loop works on `env`, `params` and `lanes`."""
-
-    def __init__(self, env: JaxEnv, num_slots: int) -> None:
+    def __init__(self, env: Env, num_slots: int) -> None:
         self.env, self.spec, self.num_slots = env, env.spec, num_slots
-        self.params: PyTree = None
+        self.task_arrays: TaskArrays | None = None
         self.lanes: Lanes | None = None
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots."""
         check_reset(slots, seeds, tasks)
-        self._set_params(slots, tasks)
+        self._set_tasks(slots, tasks)
         every = np.zeros(self.num_slots, np.uint32)
         every[slots] = seeds
-        fresh = _reset(self.env, self.params, every)
+        fresh = _reset(self.env, self.task_arrays, every)
         if self.lanes is None:
             self.lanes = fresh
         chosen = np.zeros(self.num_slots, bool)
@@ -113,17 +40,24 @@ class JaxPool:
         self.lanes = select(chosen, fresh, self.lanes)
         return np.asarray(self.lanes.obs)[slots]
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots, one call after another: the reference for the compiled loop."""
         check_actions(self.spec, actions, len(slots))
         every = np.zeros((self.num_slots, *actions.shape[1:]), actions.dtype)
         every[slots] = actions
-        stepped, outcome, truncated = _step(self.env, self.params, self.lanes, every)
+        after, step = _step(self.env, self.task_arrays, self.lanes, every)
         chosen = np.zeros(self.num_slots, bool)
         chosen[slots] = True
-        self.lanes = select(chosen, stepped, self.lanes)
-        fields = (outcome.obs, outcome.reward, outcome.terminated, truncated, outcome.success)
-        return StepResult(*(np.asarray(x)[slots] for x in fields))
+        self.lanes = select(chosen, after, self.lanes)
+        step = Step(
+            reward=step.reward,
+            next_obs=step.next_obs,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            info=step.info,
+        )
+        answered: Step = jax.tree.map(lambda x: np.asarray(x)[slots], step)
+        return answered
 
     def save(self) -> PyTree:
         """The lanes' arrays, by position."""
@@ -139,18 +73,18 @@ class JaxPool:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _set_params(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
+    def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         # Lanes on one task share its object; each is looked at once.
         distinct = {id(task): task for task in tasks}
         arrays = [_arrays(task) for task in distinct.values()]
         place = {key: i for i, key in enumerate(distinct)}
         rows = np.array([place[id(task)] for task in tasks])
-        if self.params is None:
+        if self.task_arrays is None:
             _check_fit(self.env, tasks[0], arrays[0])
-            self.params = {
+            self.task_arrays = {
                 k: np.zeros((self.num_slots, *x.shape), x.dtype) for k, x in arrays[0].items()
             }
-        shapes = {name: x.shape[1:] for name, x in self.params.items()}
+        shapes = {name: x.shape[1:] for name, x in self.task_arrays.items()}
         for task, own in zip(distinct.values(), arrays, strict=True):
             found = {name: x.shape for name, x in own.items()}
             if found != shapes:
@@ -158,12 +92,12 @@ class JaxPool:
                     f"task {task.name!r} has parameters of the shapes {found}; "
                     f"the tasks before it have {shapes}"
                 )
-        for name, old in self.params.items():
+        for name, old in self.task_arrays.items():
             values = np.stack([own[name] for own in arrays])[rows]
             # One task may say 0 where another says 0.5, which must not become 0.
             real = "f" in old.dtype.kind + values.dtype.kind
-            self.params[name] = old.astype(np.float32 if real else np.int32)
-            self.params[name][slots] = values
+            self.task_arrays[name] = old.astype(np.float32 if real else np.int32)
+            self.task_arrays[name][slots] = values
 
 
 def _arrays(task: Task) -> dict[str, np.ndarray]:
@@ -172,14 +106,17 @@ def _arrays(task: Task) -> dict[str, np.ndarray]:
     return {k: x.astype(np.float32 if x.dtype.kind == "f" else np.int32) for k, x in arrays.items()}
 
 
-def _check_fit(env: JaxEnv, task: Task, params: dict[str, np.ndarray]) -> None:
+def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:
     """Raise a one-line error where the environment cannot take a step with a task's parameters."""
 
-    def one_step(params: PyTree) -> JaxStep:
+    def one_step(params: TaskArrays) -> Any:
         key = jax.random.key(0)
         state, _ = env.reset(key, params)
         action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
-        return env.step(state, action, key, params)
+        step = env.step(key, state, action, params)[1]
+        if step.reward is None or step.next_obs is None:
+            raise EnvironmentFault("a step of a compiled environment gives reward and next_obs")
+        return step_extras(env.spec, step)
 
     try:
         jax.eval_shape(one_step, params)

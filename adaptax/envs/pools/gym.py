@@ -1,4 +1,4 @@
-"""GymPool: any Gymnasium environment, in-process, one after another; and its tasks and suites.
+"""GymPool: any Gymnasium environment, in-process, one after another.
 
 Environments are made and stepped singly, never as a Gymnasium vector environment, so that no
 auto-reset enters: a step's observation is always what the action led to.
@@ -6,18 +6,15 @@ auto-reset enters: a step's observation is always what the action led to.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
-from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.errors import check, one_line
 from adaptax.core.spec import EnvSpec
+from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
@@ -25,113 +22,25 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.placement import placed
-from adaptax.envs.pools.pool import StepResult, check_actions, check_reset
-from adaptax.envs.suite import Suite
-from adaptax.envs.task import Params, Task, task_lists
+from adaptax.envs.pools.pool import check_actions, check_reset
+from adaptax.envs.task import Task
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
     from adaptax.core.experience import PyTree
 
-Env = gymnasium.Env[Any, Any]
-MakeEnv = Callable[[], Env]
-
-
-@dataclass(frozen=True)
-class GymConfig:
-    """A registered Gymnasium environment as a suite of one task."""
-
-    horizon: int | None = None
-    """Steps of an episode; None takes the environment's own time limit."""
-    num_workers: int = 0
-    """Worker processes that run the environments; 0 runs them in this process."""
-    num_ray_actors: int = 0
-    """Ray actors that run the environments, on as many machines as the cluster has; 0: none."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "horizon")
-
-
-def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
-    """The suite `gym:ENV_ID` of a registered environment, such as CartPole-v1."""
-    if env_id not in gymnasium.registry:
-        nearest = difflib.get_close_matches(env_id, gymnasium.registry, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}")
-    make_env = partial(gymnasium.make, env_id, disable_env_checker=True)
-    try:
-        return gym_suite(
-            f"gym:{env_id}",
-            make_env,
-            horizon=config.horizon,
-            num_workers=config.num_workers,
-            num_ray_actors=config.num_ray_actors,
-        )
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"{env_id}: {error}") from error
-
-
-def gym_suite(
-    name: str,
-    make_env: MakeEnv,
-    *,
-    train: Sequence[Params] | None = None,
-    test: Sequence[Params] | None = None,
-    horizon: int | None = None,
-    trial_episodes: int = 1,
-    num_workers: int = 0,
-    num_ray_actors: int = 0,
-) -> Suite:
-    """A suite of `make_env`'s environments with listed tasks.
-
-    `train` and `test` hold one dict a task, given to `env.reset(options=...)`. Without `train`
-    there is one task without parameters; without `test` evaluation is on the training tasks.
-    `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
-    """
-    train_tasks, test_tasks = task_lists(name, train, test)
-    spec = gym_spec(make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
-    pool = partial(GymPool, make_env, horizon=horizon, spec=spec)
-    suite = Suite(name, spec, train_tasks, test_tasks, pool)
-    return placed(suite, num_workers, num_ray_actors)
-
-
-def gym_spec(
-    make_env: MakeEnv,
-    horizon: int | None = None,
-    trial_episodes: int = 1,
-    params: Params | None = None,
-) -> EnvSpec:
-    """Sizes and protocol of `make_env`'s environments.
-
-    One is made and takes one step, on the task `params`, to see whether it reports success.
-    """
-    env = make_env()
-    try:
-        size, _ = observation_encoder(env.observation_space)
-        action, _ = action_decoder(env.action_space)
-        limit = _horizon(env, horizon)
-        success = success_in(_trial_step(env, params or {}))
-    finally:
-        env.close()
-    return EnvSpec(size, action, limit, trial_episodes, has_success=success is not None)
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class GymPool:
     """P Gymnasium environments in this process; a task's parameters are the options of reset.
 
-    `horizon` cuts episodes, as does the environments' own time limit where that is shorter.
-    `spec` is what `gym_spec` gave, found anew if left out.
+    `spec` is what `suites.gym.gym_spec` finds of them; its horizon cuts episodes, as does the
+    environments' own time limit.
     """
 
-    def __init__(
-        self,
-        make_env: MakeEnv,
-        num_slots: int,
-        horizon: int | None = None,
-        spec: EnvSpec | None = None,
-    ) -> None:
+    def __init__(self, make_env: MakeEnv, spec: EnvSpec, num_slots: int) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
-        self.spec, self.num_slots = spec or gym_spec(make_env, horizon), num_slots
+        self.spec, self.num_slots = spec, num_slots
         self._envs = [make_env() for _ in range(num_slots)]
         self._encode = observation_encoder(self._envs[0].observation_space)[1]
         self._decode = action_decoder(self._envs[0].action_space)[1]
@@ -146,7 +55,7 @@ class GymPool:
         obs: np.ndarray = self._log.obs[slots]
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots; actions [K, *A], clipped to [-1, 1] and scaled, or integers."""
         check_actions(self.spec, actions, len(slots))
         # The precision of the log, so that an episode played again takes the very same actions.
@@ -155,7 +64,13 @@ class GymPool:
         terminated, truncated, success = np.zeros((3, len(slots)), bool)
         for k, slot in enumerate(slots.tolist()):
             reward[k], terminated[k], truncated[k], success[k] = self._step_one(slot, actions[k])
-        return StepResult(self._log.obs[slots], reward, terminated, truncated, success)
+        return Step(
+            reward=reward,
+            next_obs=self._log.obs[slots],
+            terminated=terminated,
+            truncated=truncated,
+            info={"success": success} if self.spec.has_success else {},
+        )
 
     def save(self) -> PyTree:
         """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
@@ -207,27 +122,3 @@ class GymPool:
 
     def _require_finite(self, slot: int, values: np.ndarray | float, what: str) -> None:
         self._log.require_finite(np.asarray(values)[None], np.array([slot]), what)
-
-
-def _horizon(env: Env, horizon: int | None) -> int:
-    """The shortest of `horizon` and the time limits of the environment and its wrappers."""
-    check(horizon is None or horizon > 0, f"horizon must be greater than 0, not {horizon}")
-    limits = [horizon]
-    layer: Any = env
-    while layer is not None:
-        limits.append(layer.spec.max_episode_steps if layer.spec else None)
-        limits.append(getattr(layer, "_max_episode_steps", None))
-        layer = layer.env if isinstance(layer, gymnasium.Wrapper) else None
-    known = [limit for limit in limits if limit is not None]
-    check(len(known) > 0, f"{env} has no time limit: give a horizon, in steps")
-    return min(known)
-
-
-def _trial_step(env: Env, params: Params) -> dict[str, Any]:
-    """The info of the first step of an episode on the task `params`, by a random action."""
-    try:
-        env.reset(seed=0, options=reset_options(params))
-        env.action_space.seed(0)
-        return env.step(env.action_space.sample())[4]
-    except Exception as error:
-        raise EnvironmentFault(f"{env} failed in a trial step: {one_line(error)}") from error

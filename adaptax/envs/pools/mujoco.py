@@ -13,9 +13,9 @@ import numpy as np
 from mujoco.rollout import Rollout
 
 from adaptax.core.errors import EnvironmentFault, check
-from adaptax.core.experience import PyTree
-from adaptax.envs.physics.body import Body, Outcome, Physics
-from adaptax.envs.pools.pool import SlotNotFinite, Slots, StepResult, check_actions, check_reset
+from adaptax.core.experience import PyTree, Step
+from adaptax.envs.physics.body import Body, Physics
+from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset
 from adaptax.envs.task import Params, Task
 
 
@@ -74,7 +74,7 @@ class MujocoPool:
         self._slots.running[slots] = True
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots; actions [K, A], clipped to [-1, 1] and scaled to the control range."""
         check_actions(self.spec, actions, len(slots))
         running = self._slots.running.take(slots)
@@ -96,7 +96,7 @@ class MujocoPool:
         self._slots.require_finite(outcome.reward, slots, "the reward")
         self._state[where] = state
         self._slots.num_steps[where] += 1
-        return self._result(where, obs, outcome)
+        return self._whole(where, obs, outcome)
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode, each array [P, ...]."""
@@ -220,17 +220,22 @@ class MujocoPool:
             sensors={name: sensors[:, where] for name, where in self._sensor_slices.items()},
         )
 
-    def _result(self, where: slice | np.ndarray, obs: np.ndarray, outcome: Outcome) -> StepResult:
-        """The step's result, with the time limit where the episode did not terminate."""
-        truncated = (self._slots.num_steps[where] >= self.spec.horizon) & ~outcome.terminated
-        self._slots.running[where] = ~(outcome.terminated | truncated)
-        return StepResult(
-            next_obs=obs,
+    def _whole(self, where: slice | np.ndarray, obs: np.ndarray, outcome: Step) -> Step:
+        """The whole of the step, with the time limit where the episode did not terminate."""
+        terminated = outcome.terminated
+        if terminated is None:
+            terminated = np.zeros(len(obs), bool)
+        truncated = (self._slots.num_steps[where] >= self.spec.horizon) & ~terminated
+        self._slots.running[where] = ~(terminated | truncated)
+        info = {name: outcome.info[name].astype(np.float32) for name in self.spec.info_names}
+        if self.spec.has_success:
+            info["success"] = outcome.info["success"]
+        return Step(
             reward=outcome.reward.astype(np.float32),
-            terminated=outcome.terminated,
+            next_obs=obs,
+            terminated=terminated,
             truncated=truncated,
-            success=outcome.success,
-            info={name: outcome.info[name].astype(np.float32) for name in self.spec.info_names},
+            info=info,
         )
 
     def _check_physics(self, slots: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from adaptax.core.errors import EnvironmentFault, NotFinite
 from adaptax.core.spec import EnvSpec
+from adaptax.core.step import Step
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
     from adaptax.core.experience import PyTree
     from adaptax.envs.task import Task
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one step of K slots led to."""
-
-    next_obs: np.ndarray
-    """[K, O] float32: never the observation after a reset."""
-    reward: np.ndarray
-    """[K] float32"""
-    terminated: np.ndarray
-    """[K] bool: an absorbing state was reached."""
-    truncated: np.ndarray
-    """[K] bool: the episode was cut, by its time limit for example."""
-    success: np.ndarray
-    """[K] bool: all False where the environment knows no success."""
-    info: dict[str, np.ndarray] = field(default_factory=dict)
-    """Figures by `EnvSpec.info_names`, each [K]."""
-    acted: np.ndarray | None = None
-    """[K] bool: False where the environment spent the step on a reset of its own, of which only
-    `next_obs` counts, an episode's first observation. None: every slot acted."""
 
 
 class Pool(Protocol):
@@ -47,8 +26,12 @@ class Pool(Protocol):
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots (indices [K], seeds uint32 [K]); gives obs [K, O]."""
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
-        """Act in K slots: actions [K, *A] in [-1, 1] or integers. An ended slot needs a reset."""
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
+        """Act in K slots: actions [K, *A] in [-1, 1] or integers. An ended slot needs a reset.
+
+        Gives the pool's half of the step, each [K, ...]: `reward` float32, `next_obs`,
+        `terminated`, `truncated`, `info`, and `valid` where slots reset themselves.
+        """
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode: nested dicts of NumPy arrays."""

@@ -27,8 +27,9 @@ import numpy as np
 
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
+from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
-from adaptax.envs.pools.pool import Pool, StepResult, check_actions, check_reset, closed_on_error
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, closed_on_error
 from adaptax.envs.pools.remote_fault import FaultReport
 from adaptax.envs.task import Task
 
@@ -41,6 +42,8 @@ START_SECONDS = 300.0
 """What workers have at least to import and make their environments, however busy the machine."""
 GRACE_SECONDS = 2.0
 """What workers have to close their environments before they are killed."""
+_ANSWERS = ("reward", "terminated", "truncated")
+"""Fields of a step that a worker answers with, beside the observation and the info."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """A terminal or a batch system sends them to every process of a run: they are for the parent."""
 
@@ -89,17 +92,19 @@ class ProcessPool:
         self._log.begin(slots, seeds, obs)
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots; actions [K, *A] in [-1, 1] or integers."""
         check_actions(self.spec, actions, len(slots))
         actions = actions.astype(self.spec.action.dtype)
         self._rows["action"][slots] = actions
         self._ask("step", slots, lambda which: ())
-        names = ("obs", "reward", "terminated", "truncated", "success")
-        obs, reward, terminated, truncated, success = (self._rows[n][slots] for n in names)
+        rows = {name: self._rows[name][slots] for name in _ANSWERS}
         info = dict(zip(self.spec.info_names, self._rows["info"][slots].T, strict=True))
-        self._log.add(slots, actions, obs, terminated | truncated)
-        return StepResult(obs, reward, terminated, truncated, success, info)
+        if self.spec.has_success:
+            info["success"] = self._rows["success"][slots]
+        obs = self._rows["obs"][slots]
+        self._log.add(slots, actions, obs, rows["terminated"] | rows["truncated"])
+        return Step(**rows, next_obs=obs, info=info)
 
     def save(self) -> PyTree:
         """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
@@ -268,16 +273,18 @@ def _obey(
         if command == "reset":
             rows["obs"][slots] = pool.reset(slots, *more)
             return None
-        result = pool.step(slots, rows["action"][slots])
-        if result.acted is not None:
+        step = pool.step(slots, rows["action"][slots])
+        if step.valid is not None:
             raise TypeError("a pool that resets slots on its own cannot live in a worker")
     except Exception as error:
         return FaultReport.of(error)
-    rows["obs"][slots], rows["reward"][slots] = result.next_obs, result.reward
-    for name in ("terminated", "truncated", "success"):
-        rows[name][slots] = getattr(result, name)
+    rows["obs"][slots] = step.next_obs
+    for name in _ANSWERS:
+        rows[name][slots] = getattr(step, name)
+    if pool.spec.has_success:
+        rows["success"][slots] = step.info["success"]
     for i, name in enumerate(pool.spec.info_names):
-        rows["info"][slots, i] = result.info[name]
+        rows["info"][slots, i] = step.info[name]
     return None
 
 

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, StepResult, check_actions, check_reset, closed_on_error
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, closed_on_error
 from adaptax.envs.pools.ray_crew import MakePool, RayCrew, Work
 from adaptax.envs.pools.remote_fault import FaultReport
 from adaptax.envs.task import Task
@@ -99,15 +99,15 @@ class RayPool:
             self._tasks[slot] = task
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots, at the price of a call to each actor: `run` does better."""
         check_actions(self.spec, actions, len(slots))
         jobs, places = {}, self._places(slots)
         for actor, which in places.items():
             jobs[actor] = (_step, self._parts[actor].slots, (slots[which], actions[which]))
         back = np.argsort(np.concatenate(list(places.values())))
-        parts = [vars(result) for result in self._collect(jobs)]
-        return StepResult(**jax.tree.map(lambda *rows: np.concatenate(rows)[back], *parts))
+        step: Step = jax.tree.map(lambda *rows: np.concatenate(rows)[back], *self._collect(jobs))
+        return step
 
     def save(self) -> PyTree:
         """The state of all slots: what the actors' pools saved, one below the other."""
@@ -196,7 +196,7 @@ def _reset(
     return pool.reset(slots - own[0], seeds, tasks)
 
 
-def _step(pool: Pool, own: np.ndarray, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+def _step(pool: Pool, own: np.ndarray, slots: np.ndarray, actions: np.ndarray) -> Step:
     return pool.step(slots - own[0], actions)
 
 

@@ -9,57 +9,21 @@ AutoresetPool runs these, and episodes have the environment's own seeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from adaptax.core.errors import EnvironmentFault, check
+from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
+from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
-from adaptax.envs.pools.pool import Pool, StepResult, check_actions, check_reset
-from adaptax.envs.pools.vector_lanes import LanesStep, MakeVec, VectorLanes
-from adaptax.envs.suite import Suite
-from adaptax.envs.task import Params, Task, task_lists
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset
+from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
+from adaptax.envs.task import Task
 
 if TYPE_CHECKING:
     from adaptax.core.experience import PyTree
-
-
-def vector_suite(
-    name: str,
-    make_vec: MakeVec,
-    *,
-    train: Sequence[Params] | None = None,
-    test: Sequence[Params] | None = None,
-    horizon: int | None = None,
-    trial_episodes: int = 1,
-) -> Suite:
-    """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
-    train_tasks, test_tasks = task_lists(name, train, test)
-    spec = vector_spec(make_vec, horizon, trial_episodes, train_tasks.tasks[0])
-    return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))
-
-
-def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, task: Task) -> EnvSpec:
-    """Sizes and protocol of `make_vec`'s environments.
-
-    One with a single lane is made and takes a step on `task`, to see whether it reports success.
-    """
-    lanes = VectorLanes(make_vec, 1)
-    try:
-        vec = lanes.vec
-        own = getattr(vec.spec, "max_episode_steps", None), getattr(vec, "max_episode_steps", None)
-        limits = [limit for limit in (horizon, *own) if limit is not None]
-        check(len(limits) > 0, f"{vec} has no time limit: give a horizon, in steps")
-        lanes.reset_all(0, task)
-        idle = np.zeros(lanes.action.shape, lanes.action.dtype)
-        success = lanes.step([lanes.decode(idle)]).success
-    finally:
-        lanes.vec.close()
-    size, known = lanes.observation_size, success is not None
-    return EnvSpec(size, lanes.action, min(limits), trial_episodes, has_success=known)
 
 
 def vector_pool(make_vec: MakeVec, spec: EnvSpec, num_slots: int) -> Pool:
@@ -95,7 +59,7 @@ class VectorPool:
         self._unfit[slots] = False
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in the K slots whose episode runs; actions [K, *A]."""
         every = _every_action(self.spec, self._log, slots, actions)
         idle = np.flatnonzero(self._unfit)
@@ -104,11 +68,11 @@ class VectorPool:
             assert acting is not None
             tasks = [self._log.tasks[slot] or acting for slot in idle]
             self._lanes.reset(idle, self._log.seeds[idle], tasks)
-        step = _act(self._lanes, self._log, slots, every)
+        step, _ = _act(self._lanes, self._log, slots, every)
         # An environment's own reset comes without a task: what can be prevented of it is.
         own_reset = self._lanes.mode is AutoresetMode.SAME_STEP
         self._unfit = np.zeros_like(self._unfit) if own_reset else step.terminated | step.truncated
-        return _outcome(self.spec, self._log, slots, every, step)
+        return _in_slots(self.spec, self._log, slots, every, step)
 
     def save(self) -> PyTree:
         """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
@@ -128,7 +92,7 @@ class AutoresetPool:
 
     A reset of all slots at once takes the first slot's seed for the whole environment. Any other
     is the environment's own: only a lane that has just ended can have it, on the task it had, and
-    its seed is ignored. In mode NEXT_STEP it takes the lane's next step (`StepResult.acted`).
+    its seed is ignored. In mode NEXT_STEP it takes the lane's next step (`Step.valid`).
     """
 
     def __init__(self, lanes: VectorLanes, spec: EnvSpec) -> None:
@@ -160,14 +124,14 @@ class AutoresetPool:
         obs: np.ndarray = self._obs[slots]
         return obs
 
-    def step(self, slots: np.ndarray, actions: np.ndarray) -> StepResult:
+    def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in the K slots whose episode runs; actions [K, *A]."""
         every = _every_action(self.spec, self._log, slots, actions)
-        step, acted = self._advance(slots, every), None
+        step, valid = self._advance(slots, every), None
         if self._waiting.any():
-            acted = ~self._waiting[slots]
+            valid = ~self._waiting[slots]
             self._waiting[:] = False
-        return _outcome(self.spec, self._log, slots, every, step, acted)
+        return _in_slots(self.spec, self._log, slots, every, step, valid)
 
     def save(self) -> PyTree:
         """One seed and every action since: the lanes share what they draw from."""
@@ -213,10 +177,10 @@ class AutoresetPool:
         self._ended[:] = self._waiting[:] = False
         return self._obs.copy()
 
-    def _advance(self, slots: np.ndarray, every: np.ndarray) -> LanesStep:
+    def _advance(self, slots: np.ndarray, every: np.ndarray) -> Step:
         self._history.append(every[None])
-        step = _act(self._lanes, self._log, slots, every)
-        self._obs, self._ended = step.obs, step.terminated | step.truncated
+        step, self._obs = _act(self._lanes, self._log, slots, every)
+        self._ended = step.terminated | step.truncated
         return step
 
 
@@ -242,35 +206,45 @@ def _every_action(
     return every
 
 
-def _act(lanes: VectorLanes, log: EpisodeLog, slots: np.ndarray, every: np.ndarray) -> LanesStep:
-    """Step all lanes; in `slots` what comes of it must be finite."""
+def _act(
+    lanes: VectorLanes, log: EpisodeLog, slots: np.ndarray, every: np.ndarray
+) -> tuple[Step, np.ndarray]:
+    """What `lanes.step` gives; in `slots` it must be finite."""
     native = []
     for slot, action in enumerate(every):
         try:
             native.append(lanes.decode(action))
         except ValueError as error:
             raise log.fault(slot, str(error)) from error
-    step = lanes.step(native)
+    step, obs = lanes.step(native)
     log.require_finite(step.next_obs[slots], slots, "the observation")
     log.require_finite(step.reward[slots], slots, "the reward")
-    return step
+    return step, obs
 
 
-def _outcome(
+def _in_slots(
     spec: EnvSpec,
     log: EpisodeLog,
     slots: np.ndarray,
     every: np.ndarray,
-    step: LanesStep,
-    acted: np.ndarray | None = None,
-) -> StepResult:
-    """The step's result in `slots`, with the time limit, and on record in those that acted."""
-    did = np.ones(len(slots), bool) if acted is None else acted
+    step: Step,
+    valid: np.ndarray | None = None,
+) -> Step:
+    """The step of all lanes in `slots`, with the time limit, and on record where they acted."""
+    acted = np.ones(len(slots), bool) if valid is None else valid
     terminated = step.terminated[slots]
-    last = did & (log.num_steps[slots] + 1 >= spec.horizon)
+    last = acted & (log.num_steps[slots] + 1 >= spec.horizon)
     truncated = (step.truncated[slots] | last) & ~terminated
     next_obs, ended = step.next_obs[slots], terminated | truncated
-    log.add(slots[did], every[slots[did]], next_obs[did], ended[did])
-    success = np.zeros_like(ended) if step.success is None else step.success[slots]
-    reward = step.reward[slots]
-    return StepResult(next_obs, reward, terminated, truncated, success, acted=acted)
+    log.add(slots[acted], every[slots[acted]], next_obs[acted], ended[acted])
+    info = {}
+    if spec.has_success:
+        info["success"] = step.info.get("success", np.zeros_like(log.running))[slots]
+    return Step(
+        reward=step.reward[slots],
+        next_obs=next_obs,
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        info=info,
+    )

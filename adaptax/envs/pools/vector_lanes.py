@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -12,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import iterate
 
 from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.core.step import Step
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
     observation_encoder,
@@ -22,24 +22,6 @@ from adaptax.envs.task import Task
 
 MakeVec = Callable[[int], VectorEnv[Any, Any, Any]]
 """Makes a vector environment of so many lanes."""
-
-
-@dataclass(frozen=True)
-class LanesStep:
-    """What a step of all P lanes led to."""
-
-    next_obs: np.ndarray
-    """[P, O]: what the step led to, also where the environment has reset the lane since."""
-    obs: np.ndarray
-    """[P, O]: where the lane stands now."""
-    reward: np.ndarray
-    """[P] float32"""
-    terminated: np.ndarray
-    """[P] bool"""
-    truncated: np.ndarray
-    """[P] bool: by the environment's own limit."""
-    success: np.ndarray | None
-    """[P] bool; None where the environment says nothing of it."""
 
 
 class VectorLanes:
@@ -76,8 +58,12 @@ class VectorLanes:
             obs[group] = self._reset(seed, options)[chosen]
         return obs
 
-    def step(self, native_actions: Sequence[Any]) -> LanesStep:
-        """Act in all P lanes, with actions that `decode` has given."""
+    def step(self, native_actions: Sequence[Any]) -> tuple[Step, np.ndarray]:
+        """What acting in all P lanes led to, with actions that `decode` has given.
+
+        Beside the step comes obs [P, O], where the lanes stand now: elsewhere than `next_obs` where
+        the environment has reset a lane since. `info` has `success` where the environment tells.
+        """
         actions = np.stack(native_actions).astype(self.vec.action_space.dtype)
         try:
             native, reward, terminated, truncated, info = self.vec.step(actions)
@@ -92,9 +78,14 @@ class VectorLanes:
             next_obs = obs.copy()
             next_obs[ended] = [self._encode(info["final_obs"][lane]) for lane in ended]
             success = _with_final(success, success_in(info.get("final_info", {})), ended)
-        success = None if success is None else np.asarray(success).astype(bool)
-        reward = np.asarray(reward, np.float32)
-        return LanesStep(next_obs, obs, reward, terminated, truncated, success)
+        step = Step(
+            reward=np.asarray(reward, np.float32),
+            next_obs=next_obs,
+            terminated=terminated,
+            truncated=truncated,
+            info={} if success is None else {"success": np.asarray(success).astype(bool)},
+        )
+        return step, obs
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> np.ndarray:
         try:

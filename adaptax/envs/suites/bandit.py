@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.rng import named_generator
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Params, TaskList, TaskRange
 
 
@@ -54,18 +54,20 @@ class BanditEnv:
         """One choice among the arms a pull; after the last, nothing is left to win."""
         return EnvSpec(1, Discrete(self.num_arms), self.num_pulls, horizon_terminates=True)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """Nothing to see."""
         return (), jnp.zeros(1)
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """Pull an arm; `params["means"]` is [k]. Nothing ends an episode but its horizon."""
-        mean = params["means"][action]
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """Pull an arm; `task["means"]` is [k]. Nothing ends an episode but its horizon."""
+        mean = task["means"][action]
         if self.reward_std is None:
             reward = jax.random.bernoulli(key, mean).astype(jnp.float32)
         else:
             reward = mean + self.reward_std * jax.random.normal(key)
-        return JaxStep((), jnp.zeros(1), reward, jnp.array(False), jnp.array(False))
+        return (), Step(reward=reward, next_obs=jnp.zeros(1))
 
 
 def bandit(config: BanditConfig) -> Suite:
@@ -78,4 +80,4 @@ def bandit(config: BanditConfig) -> Suite:
 
     held_out = named_generator(config.task_seed, "bandit", "test")
     test = TaskList("bandit-test", [draw(held_out) for _ in range(config.num_test_tasks)])
-    return Suite("bandit", env.spec, TaskRange("bandit", draw), test, lambda n: JaxPool(env, n))
+    return compiled_suite("bandit", env, TaskRange("bandit", draw), test)

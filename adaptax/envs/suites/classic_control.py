@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.config import check_positive
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxEnv, JaxPool, JaxStep
+from adaptax.envs.env import Env
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
 
 _GRAVITY = 9.8
@@ -78,12 +79,14 @@ class CartPoleEnv:
         """Four numbers seen, two choices."""
         return EnvSpec(4, Discrete(2), self.horizon)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """Close to upright and to the centre."""
         state = jax.random.uniform(key, (4,), minval=-_START_RANGE, maxval=_START_RANGE)
         return state, state
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
         """An explicit Euler step; out of bounds the episode terminates."""
         _, speed, angle, rate = state
         total = _CART_MASS + _POLE_MASS
@@ -96,7 +99,7 @@ class CartPoleEnv:
         change = jnp.stack([speed, acceleration, rate, tilting])
         state = state + _CART_POLE_STEP * change
         fell = (jnp.abs(state[0]) > _MAX_POSITION) | (jnp.abs(state[2]) > _MAX_TILT)
-        return JaxStep(state, state, jnp.array(1.0), fell, jnp.array(False))
+        return state, Step(reward=jnp.array(1.0), next_obs=state, terminated=fell)
 
 
 @dataclass(frozen=True)
@@ -114,13 +117,15 @@ class PendulumEnv:
         """Three numbers seen, one acted."""
         return EnvSpec(3, Continuous(1), self.horizon)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """At any angle, at a rate of up to 1 rad/s either way."""
         bound = jnp.array([jnp.pi, 1.0])
         state = jax.random.uniform(key, (2,), minval=-bound, maxval=bound)
-        return state, _seen(state)
+        return state, _observation(state)
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
         """A semi-implicit Euler step; the reward is for the state before it."""
         angle, rate = state
         torque = _MAX_TORQUE * action[0]
@@ -129,7 +134,7 @@ class PendulumEnv:
         push = 1.5 * _PENDULUM_GRAVITY * jnp.sin(angle) + 3.0 * torque
         rate = jnp.clip(rate + push * _PENDULUM_STEP, -_MAX_SPEED, _MAX_SPEED)
         state = jnp.stack([angle + rate * _PENDULUM_STEP, rate])
-        return JaxStep(state, _seen(state), -cost, jnp.array(False), jnp.array(False))
+        return state, Step(reward=-cost, next_obs=_observation(state))
 
 
 def cart_pole(config: CartPoleConfig) -> Suite:
@@ -142,10 +147,10 @@ def pendulum(config: PendulumConfig) -> Suite:
     return _suite("pendulum", PendulumEnv(config.horizon))
 
 
-def _seen(state: jax.Array) -> jax.Array:
+def _observation(state: jax.Array) -> jax.Array:
     return jnp.stack([jnp.cos(state[0]), jnp.sin(state[0]), state[1]])
 
 
-def _suite(name: str, env: JaxEnv) -> Suite:
+def _suite(name: str, env: Env) -> Suite:
     tasks = TaskList(name, [{}])
-    return Suite(name, env.spec, tasks, tasks, lambda num_slots: JaxPool(env, num_slots))
+    return compiled_suite(name, env, tasks, tasks)

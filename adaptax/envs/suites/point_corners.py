@@ -17,11 +17,12 @@ import numpy as np
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.rng import named_generator
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.pools.compiled import JaxEnv, JaxPool, JaxStep
+from adaptax.envs.env import Env
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Params, TaskList, TaskRange
 
 CORNERS = np.array([[-2, -2], [2, -2], [-2, 2], [2, 2]], np.float32)
@@ -112,21 +113,23 @@ class PointCornersEnv:
         """Two numbers seen, two acted."""
         return _spec(2, self.config.horizon)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """Near the origin."""
         position = _start(key, self.config.start_range)
         return position, position
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """Move; `params["goal"]` is [2]."""
-        position, goal = state + self.config.step_size * action, params["goal"]
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """Move; `task["goal"]` is [2]."""
+        position, goal = state + self.config.step_size * action, task["goal"]
         distance = jnp.linalg.norm(position - goal)
         away = jnp.sum(jnp.abs(position)) >= self.config.sparse_radius
         nearest = jnp.all(position * goal >= 0)
         progress = jnp.linalg.norm(state - goal) - distance
         sparse = jnp.where(away & nearest, progress, 0.0)
         reward = self.config.reward_scale * (sparse if self.config.sparse else -distance)
-        return _outcome(position, position, reward, distance)
+        return position, _step(reward, position, distance)
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class PointMomentumEnv:
         """Four numbers seen, two acted."""
         return _spec(4, self.config.horizon)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """Near the origin, already moving."""
         position_key, velocity_key = jax.random.split(key)
         position = _start(position_key, self.config.start_range)
@@ -148,14 +151,16 @@ class PointMomentumEnv:
         state = jnp.concatenate([position, velocity])
         return state, state
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """Change the velocity, then move by it; `params["goal"]` is [2]."""
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """Change the velocity, then move by it; `task["goal"]` is [2]."""
         velocity = state[2:] + self.config.push * action
         position = state[:2] + velocity
-        distance = jnp.linalg.norm(position - params["goal"])
+        distance = jnp.linalg.norm(position - task["goal"])
         sparse = jnp.maximum(self.config.sparse_radius - distance, 0.0)
         state = jnp.concatenate([position, velocity])
-        return _outcome(state, state, sparse if self.config.sparse else -distance, distance)
+        return state, _step(sparse if self.config.sparse else -distance, state, distance)
 
 
 @dataclass(frozen=True)
@@ -173,24 +178,27 @@ class PointWallsEnv:
         """Two numbers seen, two acted."""
         return _spec(2, self.config.horizon)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """Near the origin."""
         position = _start(key, self.config.start_range)
         return position, position
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """Move as far as walls allow; `params` hold `goal` [2] and `gaps` [2, 2], one a wall."""
-        position, goal = state + self.config.step_size * action, params["goal"]
-        for radius, gap in zip(_WALL_RADII, params["gaps"], strict=True):
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """Move as far as walls allow; `task` holds `goal` [2] and `gaps` [2, 2], one a wall."""
+        position, goal = state + self.config.step_size * action, task["goal"]
+        for radius, gap in zip(_WALL_RADII, task["gaps"], strict=True):
             position = _stopped(state, position, radius, gap)
         distance = jnp.linalg.norm(position - goal)
         progress = jnp.linalg.norm(state - goal) - distance
         sparse = jnp.where(distance < self.config.sparse_radius, progress, 0.0)
-        return _outcome(position, position, sparse if self.config.sparse else -distance, distance)
+        reward = sparse if self.config.sparse else -distance
+        return position, _step(reward, position, distance)
 
 
 def point_corners(config: PointCornersConfig) -> Suite:
-    """`point-corners`: as in the spec's learning test N5."""
+    """`point-corners`: four tasks, trained and tested on."""
     return _corner_suite("point-corners", PointCornersEnv(config))
 
 
@@ -210,7 +218,7 @@ def point_walls(config: PointWallsConfig) -> Suite:
 
     held_out = named_generator(config.task_seed, name, "test")
     test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
-    return Suite(name, env.spec, TaskRange(name, draw), test, lambda n: JaxPool(env, n))
+    return compiled_suite(name, env, TaskRange(name, draw), test)
 
 
 def _stopped(before: jax.Array, after: jax.Array, radius: float, gap: jax.Array) -> jax.Array:
@@ -229,14 +237,14 @@ def _start(key: jax.Array, bound: float) -> jax.Array:
     return jax.random.uniform(key, (2,), minval=-bound, maxval=bound)
 
 
-def _outcome(state: PyTree, obs: jax.Array, reward: jax.Array, distance: jax.Array) -> JaxStep:
-    return JaxStep(state, obs, reward, jnp.array(False), distance < _SUCCESS_DISTANCE)
+def _step(reward: jax.Array, next_obs: jax.Array, distance: jax.Array) -> Step:
+    return Step(reward=reward, next_obs=next_obs, info={"success": distance < _SUCCESS_DISTANCE})
 
 
 def _check_start(bound: float) -> None:
     check(bound >= 0, f"a start is drawn within a range of 0 or more, not {bound}")
 
 
-def _corner_suite(name: str, env: JaxEnv) -> Suite:
+def _corner_suite(name: str, env: Env) -> Suite:
     tasks = TaskList(name, [{"goal": corner} for corner in CORNERS])
-    return Suite(name, env.spec, tasks, tasks, lambda num_slots: JaxPool(env, num_slots))
+    return compiled_suite(name, env, tasks, tasks)

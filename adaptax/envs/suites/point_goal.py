@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.rng import named_generator
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Params, TaskList, TaskRange
 
 
@@ -70,20 +70,23 @@ class PointEnv:
         action = Continuous(2) if self.num_directions is None else Discrete(self.num_directions)
         return EnvSpec(2, action, self.horizon, trial_episodes=3, has_success=True)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """At the origin."""
         return jnp.zeros(2), jnp.zeros(2)
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
         """Move; nothing ends an episode but its horizon."""
         if self.num_directions is not None:
             angle = 2 * jnp.pi * action / self.num_directions
             action = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         position = state + self.step_size * action
-        distance = jnp.linalg.norm(position - params["goal"])
+        distance = jnp.linalg.norm(position - task["goal"])
         near = self.step_size if self.tolerance is None else self.tolerance
         reward = -distance if self.tolerance is None else jnp.maximum(1 - distance / near, 0.0)
-        return JaxStep(position, position, reward, jnp.array(False), distance < near)
+        step = Step(reward=reward, next_obs=position, info={"success": distance < near})
+        return position, step
 
 
 def point_goal(config: PointGoalConfig) -> Suite:
@@ -108,4 +111,4 @@ def _suite(name: str, config: PointGoalConfig, env: PointEnv) -> Suite:
 
     held_out = named_generator(config.task_seed, name, "test")
     test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
-    return Suite(name, env.spec, TaskRange(name, draw), test, lambda n: JaxPool(env, n))
+    return compiled_suite(name, env, TaskRange(name, draw), test)

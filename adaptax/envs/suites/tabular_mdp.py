@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Step
 from adaptax.core.rng import named_generator
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Params, TaskList, TaskRange
 
 _PRIOR_MEAN, _PRIOR_STD = 1.0, 1.0
@@ -65,22 +65,24 @@ class TabularMDPEnv:
             horizon_terminates=True,
         )
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[PyTree, jax.Array]:
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """In the first state."""
         state = jnp.array(0)
-        return state, self._seen(state)
+        return state, self._observation(state)
 
-    def step(self, state: PyTree, action: jax.Array, key: jax.Array, params: Any) -> JaxStep:
-        """`params` hold `transition` [S, A, S] and `reward_mean` [S, A]."""
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """`task` holds `transition` [S, A, S] and `reward_mean` [S, A]."""
         reward_key, state_key = jax.random.split(key)
         noise = _REWARD_STD * jax.random.normal(reward_key)
-        reward = params["reward_mean"][state, action] + noise
-        cumulative = jnp.cumsum(params["transition"][state, action])
+        reward = task["reward_mean"][state, action] + noise
+        cumulative = jnp.cumsum(task["transition"][state, action])
         place = jnp.sum(cumulative <= jax.random.uniform(state_key))
         state = jnp.minimum(place, self.num_states - 1)  # the sum may fall short of 1 by rounding
-        return JaxStep(state, self._seen(state), reward, jnp.array(False), jnp.array(False))
+        return state, Step(reward=reward, next_obs=self._observation(state))
 
-    def _seen(self, state: jax.Array) -> jax.Array:
+    def _observation(self, state: jax.Array) -> jax.Array:
         return jax.nn.one_hot(state, self.num_states)
 
 
@@ -99,4 +101,4 @@ def tabular_mdp(config: TabularMDPConfig) -> Suite:
 
     held_out = named_generator(config.task_seed, name, "test")
     test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
-    return Suite(name, env.spec, TaskRange(name, draw), test, lambda n: JaxPool(env, n))
+    return compiled_suite(name, env, TaskRange(name, draw), test)

@@ -27,7 +27,8 @@ import numpy as np
 
 from adaptax.core.config import check_positive
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_spec
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_spec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     TRIAL_EPISODES,
@@ -36,7 +37,6 @@ from adaptax.envs.suites.locomotion.families import (
     check_range,
     draw_uniform,
     drawn_tasks_suite,
-    outcome,
     squared_norm,
     two_directions_suite,
     uniform_normal_noise,
@@ -249,7 +249,7 @@ def _outcome(
     action: np.ndarray,
     after: Physics,
     params: Mapping[str, np.ndarray],
-) -> Outcome:
+) -> Step:
     reward, figure = family.progress(before, after, params)
     control_cost = family.control_cost * squared_norm(action)
     if contacts:
@@ -257,8 +257,8 @@ def _outcome(
     low, high = HEALTHY_HEIGHT
     height = after.qpos[:, 2]
     unhealthy = (height < low) | (height > high) if family.terminates else None
-    return outcome(
-        reward - control_cost,
-        unhealthy,
-        **{family.info: figure, "control_cost": control_cost},
+    return Step(
+        reward=reward - control_cost,
+        terminated=unhealthy,
+        info={family.info: figure, "control_cost": control_cost},
     )

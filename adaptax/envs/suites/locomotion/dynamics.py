@@ -20,14 +20,14 @@ import mujoco
 import numpy as np
 
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_spec
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_spec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     TRIAL_EPISODES,
     DrawnTasksConfig,
     drawn_tasks_suite,
     mean_velocity,
-    outcome,
     squared_norm,
     uniform_noise,
 )
@@ -124,12 +124,11 @@ def _outcome(
     action: np.ndarray,
     after: Physics,
     params: Mapping[str, np.ndarray],
-) -> Outcome:
+) -> Step:
     velocity = mean_velocity(before, after, step_seconds)
     control_cost = CONTROL_COST * squared_norm(action)
-    return outcome(
-        ALIVE_BONUS + velocity - control_cost,
-        ~healthy(after),
-        velocity=velocity,
-        control_cost=control_cost,
+    return Step(
+        reward=ALIVE_BONUS + velocity - control_cost,
+        terminated=~healthy(after),
+        info={"velocity": velocity, "control_cost": control_cost},
     )

@@ -1,4 +1,4 @@
-"""What the locomotion families share: settings, task sets, velocities, outcomes, reset noise."""
+"""What the locomotion families share: settings, task sets, velocities, reset noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.rng import named_generator
-from adaptax.envs.physics.body import Body, Outcome, Physics
+from adaptax.envs.physics.body import Body, Physics
 from adaptax.envs.pools.mujoco import MujocoPool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Params, TaskDistribution, TaskList, TaskRange
@@ -101,15 +101,6 @@ def squared_norm(vectors: np.ndarray) -> np.ndarray:
     """[K]: |a|^2 of actions or other vectors [K, A]."""
     total: np.ndarray = np.square(vectors).sum(axis=1)
     return total
-
-
-def outcome(
-    reward: np.ndarray, terminated: np.ndarray | None = None, **info: np.ndarray
-) -> Outcome:
-    """An outcome [K] of families that know no success; without `terminated` none terminates."""
-    if terminated is None:
-        terminated = np.zeros(len(reward), bool)
-    return Outcome(reward, terminated, np.zeros(len(reward), bool), info)
 
 
 def uniform_normal_noise(

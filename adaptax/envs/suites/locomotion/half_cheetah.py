@@ -15,7 +15,8 @@ import mujoco
 import numpy as np
 
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_model
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_model
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     DrawnTasksConfig,
@@ -24,7 +25,6 @@ from adaptax.envs.suites.locomotion.families import (
     draw_uniform,
     drawn_tasks_suite,
     mean_velocity,
-    outcome,
     squared_norm,
     two_directions_suite,
     uniform_normal_noise,
@@ -113,19 +113,21 @@ def _observation(torso_position: bool, state: Physics) -> np.ndarray:
 
 def _velocity_outcome(
     before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
-) -> Outcome:
+) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     return _outcome(-np.abs(velocity - params["target"]), velocity, action)
 
 
 def _direction_outcome(
     before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
-) -> Outcome:
+) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     return _outcome(params["direction"] * velocity, velocity, action)
 
 
-def _outcome(running: np.ndarray, velocity: np.ndarray, action: np.ndarray) -> Outcome:
+def _outcome(running: np.ndarray, velocity: np.ndarray, action: np.ndarray) -> Step:
     """`running` [K] less the cost of the controls."""
     control_cost = CONTROL_COST * squared_norm(action)
-    return outcome(running - control_cost, velocity=velocity, control_cost=control_cost)
+    return Step(
+        reward=running - control_cost, info={"velocity": velocity, "control_cost": control_cost}
+    )

@@ -20,14 +20,14 @@ import mujoco
 import numpy as np
 
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, SensorKind, load_model
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, SensorKind, load_model
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     TRIAL_EPISODES,
     DrawnTasksConfig,
     draw_uniform,
     drawn_tasks_suite,
-    outcome,
     squared_norm,
     uniform_noise,
 )
@@ -170,7 +170,7 @@ def _velocities(offset: np.ndarray, state: Physics) -> np.ndarray:
 
 def _outcome(
     before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
-) -> Outcome:
+) -> Step:
     # Sensors are one substep old after a step: the centre goes on at the velocity it had then.
     sensors = after.sensors
     end = sensors["centre"] + SUBSTEP_SECONDS * sensors["centre_velocity"]
@@ -179,9 +179,8 @@ def _outcome(
     control_cost = CONTROL_COST * CONTROL_LIMIT**2 * squared_norm(action)
     low, high = HEALTHY_HEIGHT
     height = after.qpos[:, 2]
-    return outcome(
-        ALIVE_BONUS + VELOCITY_REWARD * along - control_cost,
-        (height < low) | (height > high),
-        velocity=along,
-        control_cost=control_cost,
+    return Step(
+        reward=ALIVE_BONUS + VELOCITY_REWARD * along - control_cost,
+        terminated=(height < low) | (height > high),
+        info={"velocity": along, "control_cost": control_cost},
     )

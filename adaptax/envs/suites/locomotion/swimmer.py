@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_model
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_model
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     TRIAL_EPISODES,
@@ -25,7 +26,6 @@ from adaptax.envs.suites.locomotion.families import (
     draw_uniform,
     drawn_tasks_suite,
     mean_velocity,
-    outcome,
     squared_norm,
     uniform_noise,
 )
@@ -79,11 +79,10 @@ def _observation(state: Physics) -> np.ndarray:
 
 def _outcome(
     before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
-) -> Outcome:
+) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     control_cost = CONTROL_COST * squared_norm(action)
-    return outcome(
-        -np.abs(velocity - params["target"]) - control_cost,
-        velocity=velocity,
-        control_cost=control_cost,
+    return Step(
+        reward=-np.abs(velocity - params["target"]) - control_cost,
+        info={"velocity": velocity, "control_cost": control_cost},
     )

@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.envs.physics.body import Body, Outcome, Physics, load_model
+from adaptax.core.step import Step
+from adaptax.envs.physics.body import Body, Physics, load_model
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.dynamics import (
     CONTROL_COST,
@@ -31,7 +32,6 @@ from adaptax.envs.suites.locomotion.families import (
     draw_uniform,
     drawn_tasks_suite,
     mean_velocity,
-    outcome,
     squared_norm,
     uniform_noise,
 )
@@ -107,12 +107,11 @@ def _healthy(state: Physics) -> np.ndarray:
 
 def _velocity_outcome(
     before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
-) -> Outcome:
+) -> Step:
     velocity = mean_velocity(before, after, VEL_STEP_SECONDS)
     control_cost = CONTROL_COST * squared_norm(action)
-    return outcome(
-        VEL_ALIVE_BONUS - np.abs(velocity - params["target"]) - control_cost,
-        ~_healthy(after),
-        velocity=velocity,
-        control_cost=control_cost,
+    return Step(
+        reward=VEL_ALIVE_BONUS - np.abs(velocity - params["target"]) - control_cost,
+        terminated=~_healthy(after),
+        info={"velocity": velocity, "control_cost": control_cost},
     )

@@ -1,6 +1,7 @@
-"""What holds for every suite that runs in a JaxPool."""
+"""What holds for every suite of a compiled environment."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,10 @@ import numpy as np
 import pytest
 
 from adaptax.core.rng import episode_seeds
-from adaptax.envs.pools.compiled import JaxPool, reset_lanes, step_lanes
+from adaptax.envs.env import reset_lanes, step_lanes
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
-from adaptax.sampling import sampler as sampler_module
 from adaptax.sampling.actors import UniformActor
-from adaptax.sampling.host_engine import host_loop
 from adaptax.sampling.sampler import Sampler
 
 SETTINGS = {
@@ -38,27 +37,26 @@ def suite(name: str) -> Suite:
     return make_suite(name.removeprefix("gaussian-"), **SETTINGS[name])
 
 
-def sampler(name: str) -> Sampler:
-    return Sampler(suite(name), suite(name).train, 0, "train")
+def sampler(name: str, engine: str = "compiled") -> Sampler:
+    return Sampler(replace(suite(name), engine=engine), suite(name).train, 0, "train")
 
 
-def episodes(name: str):
-    collector = sampler(name)
+def episodes(name: str, engine: str = "compiled"):
+    collector = sampler(name, engine)
     actor = UniformActor(collector.spec.action)
     return collector.episodes(actor, collector.sample_tasks(2), LANES, EPISODES)
 
 
 @functools.cache
-def scanned(name: str):
+def compiled(name: str):
     return episodes(name)
 
 
 @every_suite
-def test_the_compiled_loop_equals_the_step_by_step_loop(name, monkeypatch):
-    monkeypatch.setattr(sampler_module, "scan_loop", host_loop)
-    stepped = episodes(name)
-    assert jax.tree.structure(scanned(name)) == jax.tree.structure(stepped)
-    for one, other in zip(jax.tree.leaves(scanned(name)), jax.tree.leaves(stepped), strict=True):
+def test_the_compiled_engine_equals_the_host_engine(name):
+    stepped = episodes(name, "host")
+    assert jax.tree.structure(compiled(name)) == jax.tree.structure(stepped)
+    for one, other in zip(jax.tree.leaves(compiled(name)), jax.tree.leaves(stepped), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
@@ -77,7 +75,7 @@ def test_going_on_from_mid_episode_is_bit_exact(name):
 
 @every_suite
 def test_episodes_end_at_their_horizon_and_only_the_cart_pole_falls_before(name):
-    rollout, spec = scanned(name), suite(name).spec
+    rollout, spec = compiled(name), suite(name).spec
     ends = np.asarray(rollout.truncated | rollout.terminated)
     np.testing.assert_array_equal(ends.sum(-1), np.full((2, LANES), EPISODES))
     first = np.argmax(ends, axis=-1)
@@ -90,7 +88,7 @@ def test_episodes_end_at_their_horizon_and_only_the_cart_pole_falls_before(name)
 
 @every_suite
 def test_lanes_are_not_copies_of_each_other(name):
-    rollout = scanned(name)
+    rollout = compiled(name)
     seen = [np.asarray(x).reshape(2 * LANES, -1) for x in (rollout.obs, rollout.reward)]
     assert len(np.unique(np.concatenate(seen, axis=1), axis=0)) == 2 * LANES
 
@@ -98,10 +96,9 @@ def test_lanes_are_not_copies_of_each_other(name):
 @pytest.mark.parametrize(("name", "draws"), [("cartpole", False), ("tabular-mdp", True)])
 def test_keys_of_steps_that_draw_nothing_cost_nothing(name, draws):
     pool = suite(name).make_pool(2)
-    assert isinstance(pool, JaxPool)
     pool.reset(np.arange(2), np.zeros(2, np.uint32), [suite(name).test.tasks[0]] * 2)
     step = jax.jit(step_lanes, static_argnums=0)
-    program = step.lower(pool.env, pool.params, pool.lanes, jnp.zeros(2, jnp.int32)).compile()
+    program = step.lower(pool.env, pool.task_arrays, pool.lanes, jnp.zeros(2, jnp.int32)).compile()
     # Threefry turns words by shifting them; nothing else in these environments does.
     assert ("shift-right-logical" in program.as_text()) == draws
 

@@ -1,4 +1,4 @@
-"""What a JaxPool does with tasks that do not fit, or that differ in kind."""
+"""What a CompiledPool does with tasks and environments that do not fit, or that differ in kind."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,8 @@ import pytest
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.envs.pools.compiled import JaxPool, JaxStep
+from adaptax.core.step import Step
+from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.task import Task
 
 
@@ -20,23 +21,23 @@ class Drifting:
     def spec(self):
         return EnvSpec(2, Continuous(1), horizon=4)
 
-    def reset(self, key, params):
+    def reset(self, key, task):
         return jnp.zeros(2), jnp.zeros(2)
 
-    def step(self, state, action, key, params):
-        after = state + jnp.zeros(2).at[:].set(params["drift"])
-        return JaxStep(after, after, after[0], jnp.array(False), jnp.array(False))
+    def step(self, key, state, action, task):
+        after = state + jnp.zeros(2).at[:].set(task["drift"])
+        return after, Step(reward=after[0], next_obs=after)
 
 
-def begun(*tasks: dict, pool: JaxPool | None = None) -> JaxPool:
-    pool = JaxPool(Drifting(), len(tasks)) if pool is None else pool
+def begun(*tasks: dict, pool: CompiledPool | None = None) -> CompiledPool:
+    pool = CompiledPool(Drifting(), len(tasks)) if pool is None else pool
     slots = np.arange(len(tasks))
     named = [Task(f"t{i}", i, params) for i, params in enumerate(tasks)]
     pool.reset(slots, slots.astype(np.uint32), named)
     return pool
 
 
-def moved(pool: JaxPool) -> list[float]:
+def moved(pool: CompiledPool) -> list[float]:
     num = pool.num_slots
     return pool.step(np.arange(num), np.zeros((num, 1), np.float32)).next_obs[:, 0].tolist()
 
@@ -70,6 +71,6 @@ def test_a_whole_number_in_one_task_cuts_no_fraction_off_another():
 
 @pytest.mark.parametrize(("num_seeds", "num_tasks"), [(1, 3), (3, 1), (3, 4)])
 def test_a_reset_needs_a_seed_and_a_task_for_every_slot(num_seeds, num_tasks):
-    pool, task = JaxPool(Drifting(), 3), Task("t", 0, {"drift": 1.0})
+    pool, task = CompiledPool(Drifting(), 3), Task("t", 0, {"drift": 1.0})
     with pytest.raises(EnvironmentFault, match=f"{num_seeds} seeds and {num_tasks} tasks"):
         pool.reset(np.arange(3), np.zeros(num_seeds, np.uint32), [task] * num_tasks)

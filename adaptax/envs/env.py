@@ -1,0 +1,89 @@
+"""Compiled environments: one lane as pure functions, and many of them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.experience import Array, PyTree, Step
+from adaptax.core.spec import Continuous, EnvSpec
+
+TaskArrays = dict[str, Array]
+"""A task's parameters by name, float32 or int32."""
+
+
+class Env(Protocol):
+    """One lane of an environment, pure; hashable (a frozen dataclass), so that it can be static.
+
+    Whoever runs it cuts episodes at `spec.horizon`, clips actions to [-1, 1] and makes many lanes
+    with `vmap`.
+    """
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Sizes and horizon."""
+
+    def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
+        """The first state and observation [O] of an episode."""
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array, task: Any
+    ) -> tuple[PyTree, Step]:
+        """The state after an action, and of the step `reward`, `next_obs`, `terminated`, `info`.
+
+        `key` is this step's own. Without `terminated` only the horizon ends an episode.
+        """
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Lanes:
+    """The state of P environments in mid-episode."""
+
+    state: PyTree
+    obs: jax.Array
+    """[P, O]"""
+    seed: jax.Array
+    """[P] uint32: the episode's own seed."""
+    steps: jax.Array
+    """[P] int32: steps since the reset."""
+
+
+def reset_lanes(env: Env, tasks: TaskArrays, seed: jax.Array) -> Lanes:
+    """Start an episode from each seed [P], with task parameters [P, ...]."""
+
+    def start(one_seed: jax.Array, task: TaskArrays) -> tuple[PyTree, jax.Array]:
+        return env.reset(jax.random.fold_in(jax.random.key(one_seed), 0), task)
+
+    state, obs = jax.vmap(start)(seed, tasks)
+    return Lanes(state, obs, seed, jnp.zeros(seed.shape, jnp.int32))
+
+
+def step_lanes(env: Env, tasks: TaskArrays, lanes: Lanes, action: jax.Array) -> tuple[Lanes, Step]:
+    """All lanes after an action each [P, *A], and the whole of that step [P, ...]."""
+    spec, steps = env.spec, lanes.steps + 1
+    clipped = jnp.clip(action, -1.0, 1.0) if isinstance(spec.action, Continuous) else action
+
+    def advance(
+        seed: jax.Array, t: jax.Array, state: PyTree, a: jax.Array, task: TaskArrays
+    ) -> tuple[PyTree, Step]:
+        return env.step(jax.random.fold_in(jax.random.key(seed), t), state, a, task)
+
+    state, step = jax.vmap(advance)(lanes.seed, steps, lanes.state, clipped, tasks)
+    at_horizon = steps >= spec.horizon
+    terminated = step.terminated
+    if terminated is None:
+        terminated = jnp.zeros(steps.shape, bool)
+    if spec.horizon_terminates:
+        terminated = terminated | at_horizon
+    step = replace(
+        step,
+        obs=lanes.obs,
+        action=action,
+        terminated=terminated,
+        truncated=at_horizon & ~terminated,
+    )
+    return Lanes(state, step.next_obs, lanes.seed, steps), step

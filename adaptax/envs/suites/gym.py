@@ -1,0 +1,168 @@
+"""Gymnasium environments as suites: registered ones by their ids, your own with lists of tasks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from adaptax.core.config import check_positive
+from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.spec import EnvSpec
+from adaptax.envs.placement import placed
+from adaptax.envs.pools.gym import GymPool, MakeEnv
+from adaptax.envs.pools.gym_spaces import (
+    action_decoder,
+    observation_encoder,
+    reset_options,
+    success_in,
+)
+from adaptax.envs.pools.vector import vector_pool
+from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
+from adaptax.envs.suite import Suite
+from adaptax.envs.task import Params, Task, task_lists
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class GymConfig:
+    """A registered Gymnasium environment as a suite of one task."""
+
+    horizon: int | None = None
+    """Steps of an episode; None takes the environment's own time limit."""
+    num_workers: int = 0
+    """Worker processes that run the environments; 0 runs them in this process."""
+    num_ray_actors: int = 0
+    """Ray actors that run the environments, on as many machines as the cluster has; 0: none."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "horizon")
+
+
+def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
+    """The suite `gym:ENV_ID` of a registered environment, such as CartPole-v1."""
+    if env_id not in gymnasium.registry:
+        nearest = difflib.get_close_matches(env_id, gymnasium.registry, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}")
+    make_env = partial(gymnasium.make, env_id, disable_env_checker=True)
+    try:
+        return gym_suite(
+            f"gym:{env_id}",
+            make_env,
+            horizon=config.horizon,
+            num_workers=config.num_workers,
+            num_ray_actors=config.num_ray_actors,
+        )
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"{env_id}: {error}") from error
+
+
+def gym_suite(
+    name: str,
+    make_env: MakeEnv,
+    *,
+    train: Sequence[Params] | None = None,
+    test: Sequence[Params] | None = None,
+    horizon: int | None = None,
+    trial_episodes: int = 1,
+    num_workers: int = 0,
+    num_ray_actors: int = 0,
+) -> Suite:
+    """A suite of `make_env`'s environments with listed tasks.
+
+    `train` and `test` hold one dict a task, given to `env.reset(options=...)`. Without `train`
+    there is one task without parameters; without `test` evaluation is on the training tasks.
+    `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
+    """
+    train_tasks, test_tasks = task_lists(name, train, test)
+    spec = gym_spec(make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
+    pool = partial(GymPool, make_env, spec)
+    suite = Suite(name, spec, train_tasks, test_tasks, pool)
+    return placed(suite, num_workers, num_ray_actors)
+
+
+def gym_spec(
+    make_env: MakeEnv,
+    horizon: int | None = None,
+    trial_episodes: int = 1,
+    params: Params | None = None,
+) -> EnvSpec:
+    """Sizes and protocol of `make_env`'s environments.
+
+    One is made and takes one step, on the task `params`, to see whether it reports success.
+    """
+    env = make_env()
+    try:
+        size, _ = observation_encoder(env.observation_space)
+        action, _ = action_decoder(env.action_space)
+        limit = _horizon(env, horizon)
+        success = success_in(_trial_step(env, params or {}))
+    finally:
+        env.close()
+    return EnvSpec(size, action, limit, trial_episodes, has_success=success is not None)
+
+
+def vector_suite(
+    name: str,
+    make_vec: MakeVec,
+    *,
+    train: Sequence[Params] | None = None,
+    test: Sequence[Params] | None = None,
+    horizon: int | None = None,
+    trial_episodes: int = 1,
+) -> Suite:
+    """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
+    train_tasks, test_tasks = task_lists(name, train, test)
+    spec = vector_spec(make_vec, horizon, trial_episodes, train_tasks.tasks[0])
+    return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))
+
+
+def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, task: Task) -> EnvSpec:
+    """Sizes and protocol of `make_vec`'s environments.
+
+    One with a single lane is made and takes a step on `task`, to see whether it reports success.
+    """
+    lanes = VectorLanes(make_vec, 1)
+    try:
+        vec = lanes.vec
+        own = getattr(vec.spec, "max_episode_steps", None), getattr(vec, "max_episode_steps", None)
+        limits = [limit for limit in (horizon, *own) if limit is not None]
+        check(len(limits) > 0, f"{vec} has no time limit: give a horizon, in steps")
+        lanes.reset_all(0, task)
+        idle = np.zeros(lanes.action.shape, lanes.action.dtype)
+        step, _ = lanes.step([lanes.decode(idle)])
+    finally:
+        lanes.vec.close()
+    size, known = lanes.observation_size, "success" in step.info
+    return EnvSpec(size, lanes.action, min(limits), trial_episodes, has_success=known)
+
+
+def _horizon(env: AnyEnv, horizon: int | None) -> int:
+    """The shortest of `horizon` and the time limits of the environment and its wrappers."""
+    check(horizon is None or horizon > 0, f"horizon must be greater than 0, not {horizon}")
+    limits = [horizon]
+    layer: Any = env
+    while layer is not None:
+        limits.append(layer.spec.max_episode_steps if layer.spec else None)
+        limits.append(getattr(layer, "_max_episode_steps", None))
+        layer = layer.env if isinstance(layer, gymnasium.Wrapper) else None
+    known = [limit for limit in limits if limit is not None]
+    check(len(known) > 0, f"{env} has no time limit: give a horizon, in steps")
+    return min(known)
+
+
+def _trial_step(env: AnyEnv, params: Params) -> dict[str, Any]:
+    """The info of the first step of an episode on the task `params`, by a random action."""
+    try:
+        env.reset(seed=0, options=reset_options(params))
+        env.action_space.seed(0)
+        return env.step(env.action_space.sample())[4]
+    except Exception as error:
+        raise EnvironmentFault(f"{env} failed in a trial step: {one_line(error)}") from error
