@@ -1,17 +1,14 @@
 """Random episodes of two tasks, laid out in lanes in more than one way, for tests of processors."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
 
 from adaptax.core.experience import Rollout
-from adaptax.learning.baselines import linear_time_features
 
 MEMBERS, LENGTHS, SIZE, LONGEST = 2, (3, 5, 4, 5), 2, 5
 """Tasks, and the lengths of each task's four episodes; those of LONGEST steps are cut."""
-time_features = partial(linear_time_features, time_scale=10.0)
 
 
 def rollout_of(episodes: list[list[dict[str, np.ndarray]]], per_lane: int, pad: int) -> Rollout:

@@ -7,12 +7,14 @@ control"; powers of time are badly conditioned, so all runs in float64, on the h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from adaptax.core.errors import EnvironmentFault
 
-LEGACY_TIME_SCALE = 100.0
-"""Steps by which the original divides time; over long trials, pass the trial's length instead."""
+TIME_SCALE = 100.0
+"""Steps by which time is divided."""
 _ROWS_OF_A_PART = 128
 """Rows that are multiplied at once."""
 
@@ -26,35 +28,38 @@ def time_in_episode(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray
     return steps - np.maximum.accumulate(first, axis=-1)
 
 
-def linear_features(
-    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
-) -> np.ndarray:
+def linear_features(obs: np.ndarray, time: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """Features [..., T, 2 O + 4]: clip(o, -10, 10), its square, tau, tau^2, tau^3 and 1.
 
-    `obs` [..., T, O], `time` [..., T] steps since the episode's start, tau = time / time_scale;
+    `obs` [..., T, O], `time` [..., T] steps since the episode's start, tau = time / TIME_SCALE;
     rows that are not `valid` are 0.
     """
     size = obs.shape[-1]
     features = np.empty((*valid.shape, 2 * size + 4))  # filled in place: half the time
     clipped = np.clip(obs, -10.0, 10.0, out=features[..., :size])
     np.square(clipped, out=features[..., size : 2 * size])
-    features[..., 2 * size :] = _powers(time, time_scale)
+    features[..., 2 * size :] = _powers(time)
     features[~valid] = 0.0
     return features
 
 
-def linear_time_features(
-    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
-) -> np.ndarray:
-    """Features [..., T, 4]: tau, tau^2, tau^3 and 1, whatever is seen."""
-    return np.where(valid[..., None], _powers(time, time_scale), 0.0)
+def linear_time_features(obs: np.ndarray, time: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Features [..., T, 4]: tau, tau^2, tau^3 and 1, whatever the observations."""
+    return np.where(valid[..., None], _powers(time), 0.0)
 
 
-def zero_features(
-    obs: np.ndarray, time: np.ndarray, valid: np.ndarray, time_scale: float = LEGACY_TIME_SCALE
-) -> np.ndarray:
+def zero_features(obs: np.ndarray, time: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """No features [..., T, 0]: a baseline that predicts 0."""
     return np.zeros((*valid.shape, 0))
+
+
+Features = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+FEATURES: dict[str, Features] = {
+    "linear": linear_features,
+    "linear_time": linear_time_features,
+    "zero": zero_features,
+}
+"""By name: (obs [..., T, O], time [..., T], valid [..., T]) -> features [..., T, F]."""
 
 
 def fit_baseline(
@@ -91,8 +96,8 @@ def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return total
 
 
-def _powers(time: np.ndarray, time_scale: float) -> np.ndarray:
-    tau = np.asarray(time, np.float64) / time_scale
+def _powers(time: np.ndarray) -> np.ndarray:
+    tau = np.asarray(time, np.float64) / TIME_SCALE
     return np.stack([tau, tau**2, tau**3, np.ones_like(tau)], axis=-1)
 
 

@@ -1,18 +1,19 @@
-"""Rollouts as policy-gradient objectives see them: every action with the credit that it gets."""
+"""Rollouts as policy-gradient objectives take them: every action with the credit that it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from adaptax.core.experience import Rollout, select
 from adaptax.learning.processors import (
-    Features,
+    DiceSamples,
     ProcessorConfig,
+    TaskSamples,
     process_dice_samples,
     process_samples,
 )
@@ -21,7 +22,7 @@ from adaptax.learning.processors import (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Samples:
-    """Whole episodes on M tasks as objectives see them; zero where not valid."""
+    """Whole episodes on M tasks as objectives take them; zero where not valid."""
 
     obs: jax.Array
     """[M, N, T, O]"""
@@ -36,40 +37,44 @@ class Samples:
 
 
 def credited(
-    config: ProcessorConfig,
-    features: Features,
-    max_path_length: int,
-    history: Sequence[Rollout],
-    *,
-    dice: bool,
+    config: ProcessorConfig, max_path_length: int, history: Sequence[Rollout], *, dice: bool
 ) -> Samples:
-    """The last rollout of `history`, judged task by task on the host.
+    """The last rollout of `history` with every action's credit, task by task, on the host.
 
-    Credit is the advantage over a baseline of `features` or, with `dice`, the adjusted reward; then
-    every episode has a lane of its own. With `fit="previous"` baselines are those of the rollout
+    Credit is the advantage over a baseline or, with `dice`, the adjusted reward; then every episode
+    has a lane of its own. With `baseline_fit="previous"` the baseline is fitted to the rollout
     before the last one.
     """
-    rollout = history[-1]
-    earlier = history[-2] if config.fit == "previous" and len(history) > 1 else None
-    if dice:
-        judge = partial(process_dice_samples, max_path_length=max_path_length, config=config)
-        weights = None if earlier is None else judge(earlier).weights
-        paths = judge(rollout, weights=weights)
-        credit, standardized, rollout = paths.adjusted_reward, paths.adj_avg_rewards, paths.paths
+    weights = None
+    if config.baseline_fit == "previous" and len(history) > 1:
+        weights = _processed(config, max_path_length, history[-2], None, dice).weights
+    processed = _processed(config, max_path_length, history[-1], weights, dice)
+    if isinstance(processed, DiceSamples):
+        rollout, credit = processed.paths, processed.adjusted_reward
     else:
-        weights = None if earlier is None else process_samples(earlier, config, features).weights
-        estimated = process_samples(rollout, config, features, weights)
-        credit, standardized = estimated.advantage, estimated.adj_avg_rewards
+        rollout, credit = history[-1], processed.advantage
     return _without_padding(
         Samples(
             obs=rollout.obs,
             action=rollout.action,
             log_prob=rollout.extras["log_prob"],
             credit=credit,
-            adj_avg_rewards=standardized,
+            adj_avg_rewards=processed.adj_avg_rewards,
             valid=rollout.valid,
         )
     )
+
+
+def _processed(
+    config: ProcessorConfig,
+    max_path_length: int,
+    rollout: Rollout,
+    weights: np.ndarray | None,
+    dice: bool,
+) -> TaskSamples | DiceSamples:
+    if dice:
+        return process_dice_samples(rollout, config, max_path_length, weights)
+    return process_samples(rollout, config, weights)
 
 
 @jax.jit

@@ -7,7 +7,6 @@ episodes, one after another; nothing reaches across an episode's end, and paddin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -20,23 +19,14 @@ from adaptax.core.config import check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, Rollout
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
-from adaptax.functional.returns import (
-    discounted_returns,
-    episode_index,
-    episode_sums,
-    gae,
-    path_ends,
-)
+from adaptax.functional.returns import discounted_returns, episode_index, gae, path_ends
 from adaptax.learning.baselines import (
+    FEATURES,
     fit_baseline,
-    linear_features,
     linear_time_features,
     predict_baseline,
     time_in_episode,
 )
-
-Features = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(obs [..., T, O], time [..., T], valid [..., T]) -> features [..., T, F] of a baseline."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +39,15 @@ class ProcessorConfig:
     """Standardise each task's advantages."""
     positive_advantage: bool = False
     """Then shift them so that the smallest is 1e-8."""
-    fit: Literal["current", "previous"] = "current"
-    """Whether a baseline has seen the episodes it predicts; "previous" takes earlier weights."""
+    baseline: Literal["linear", "linear_time", "zero"] = "linear"
+    """What advantages are over: a fit to observations and time, to time alone, or nothing."""
+    baseline_fit: Literal["current", "previous"] = "current"
+    """Whether a baseline is fitted to the episodes that it predicts, or to those before them."""
     bootstrap_truncated: bool = True
     """Count what follows a cut episode at its baseline; False counts it as 0, as ProMP does."""
 
     def __post_init__(self) -> None:
         check_unit(self, "discount", "gae_lambda")
-
-
-@dataclass(frozen=True)
-class DiceProcessorConfig(ProcessorConfig):
-    """The same, with ProMP's default for DiCE."""
-
-    normalize_advantage: bool = True
 
 
 @jax.tree_util.register_dataclass
@@ -94,31 +79,27 @@ class DiceSamples:
     """[M, P, H] as in `TaskSamples`."""
     weights: Array
     """[M, F] of the baseline fitted to these discounted rewards."""
-    estimates: TaskSamples | None
-    """Returns and advantages of `paths`, where a return baseline was asked for."""
 
 
 def process_samples(
-    rollout: Rollout,
-    config: ProcessorConfig,
-    features: Features = linear_features,
-    weights: np.ndarray | None = None,
+    rollout: Rollout, config: ProcessorConfig, weights: np.ndarray | None = None
 ) -> TaskSamples:
     """Generalised advantages [M, N, T] over a baseline fitted task by task.
 
-    `weights` [M, F] are an earlier batch's, for `fit="previous"`; None predicts 0 there. A
-    baseline sees the time, so that what it is fitted to may end where the episode does, cut or
-    not: only advantages count what it expects after a cut, from the last observation.
+    `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`; None predicts
+    0 there. A baseline's features include the time, so that what it is fitted to may end where the
+    episode does, cut or not: only advantages count what it expects after a cut, from the last
+    observation.
     """
-    paths = _on_host(rollout)
+    paths, features = _on_host(rollout), FEATURES[config.baseline]
     time, ends = time_in_episode(paths.terminated, paths.truncated), _ends(paths)
     returns, path_end = _returns(config.discount, paths.reward, ends)
     last = np.asarray(path_end)
     phi = features(paths.obs, time, paths.valid)
     fitted = fit_baseline(phi, np.asarray(returns), paths.valid)
-    used = fitted if config.fit == "current" else weights
+    used = fitted if config.baseline_fit == "current" else weights
     value = predict_baseline(phi, used)
-    next_value = np.roll(value, -1, axis=-1)  # inside a path a step leads to what the next one sees
+    next_value = np.roll(value, -1, axis=-1)  # inside a path the next row holds the next state
     next_value[last] = 0.0
     if config.bootstrap_truncated:
         own = None if used is None else used[np.nonzero(last)[0]]
@@ -130,31 +111,24 @@ def process_samples(
 
 def process_dice_samples(
     rollout: Rollout,
-    max_path_length: int,
     config: ProcessorConfig,
-    features: Features = linear_time_features,
+    max_path_length: int,
     weights: np.ndarray | None = None,
-    return_features: Features | None = None,
 ) -> DiceSamples:
-    """Discounted rewards minus a time-dependent baseline, for DiCE (Foerster et al. 2018).
+    """Discounted rewards minus a baseline in time alone, for DiCE (Foerster et al. 2018).
 
-    `features` are those of that baseline and `weights` [M, F] an earlier batch's of it, for
-    `fit="previous"`; with `return_features` there are advantages too, over a baseline of returns
-    that is fitted to these same episodes.
+    `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
     paths = one_episode_a_lane(rollout, max_path_length)
     time = np.broadcast_to(np.arange(max_path_length), paths.valid.shape)
     discounted = config.discount**time * paths.reward
-    phi = features(paths.obs, time, paths.valid)
+    phi = linear_time_features(paths.obs, time, paths.valid)
     fitted = fit_baseline(phi, discounted, paths.valid)
-    used = fitted if config.fit == "current" else weights
+    used = fitted if config.baseline_fit == "current" else weights
     adjusted = np.where(paths.valid, discounted - predict_baseline(phi, used), 0.0)
-    estimates = None
-    if return_features is not None:
-        estimates = process_samples(paths, replace(config, fit="current"), return_features)
     adjusted_reward = _scaled(config, adjusted, paths.valid)
     adj_avg_rewards = _standardized(paths.reward, paths.valid)
-    return DiceSamples(paths, adjusted_reward, adj_avg_rewards, fitted, estimates)
+    return DiceSamples(paths, adjusted_reward, adj_avg_rewards, fitted)
 
 
 def one_episode_a_lane(rollout: Rollout, max_path_length: int) -> Rollout:
@@ -180,26 +154,6 @@ def one_episode_a_lane(rollout: Rollout, max_path_length: int) -> Rollout:
 
     split_paths: Rollout = jax.tree.map(split, paths)
     return split_paths
-
-
-def return_statistics(rollout: Rollout, discount: float, prefix: str = "") -> dict[str, float]:
-    """Figures over all episodes, by name with `prefix` before it."""
-    paths = _on_host(rollout)
-    index = episode_index(paths.terminated, paths.truncated)
-    time = time_in_episode(paths.terminated, paths.truncated)
-    num = int(index[paths.valid].max(initial=0)) + 1
-    exists = episode_sums(np.ones(index.shape), index, paths.valid, num) > 0
-    returns = episode_sums(paths.reward, index, paths.valid, num)[exists]
-    discounted = episode_sums(discount**time * paths.reward, index, paths.valid, num)[exists]
-    figures = {
-        "return_mean": returns.mean(),
-        "return_std": returns.std(),
-        "return_max": returns.max(),
-        "return_min": returns.min(),
-        "discounted_return_mean": discounted.mean(),
-        "num_episodes": len(returns),
-    }
-    return {prefix + name: float(figure) for name, figure in figures.items()}
 
 
 def _on_host(rollout: Rollout) -> Rollout:

@@ -2,16 +2,21 @@
 
 from dataclasses import replace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
-from adaptax.algorithms.search import cem, mean_actor, policy_of, score
+from adaptax.algorithms.base import updated
+from adaptax.algorithms.search.cem import CEM, CEMConfig, draw
+from adaptax.algorithms.search.cma_es import CMAES, CMAESConfig
+from adaptax.algorithms.search.family import evaluated, mean_actor
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.trainer import Trainer, TrainerConfig
+from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.sampling.sampler import Sampler
 
 SMALL = {"population_size": 8, "elite_fraction": 0.25, "num_episodes": 2}
@@ -25,7 +30,7 @@ def small_cem(**settings):
 def drawn(algorithm, generation: int):
     state = algorithm.init(jax.random.key(0))
     state = replace(state, generation=jnp.array(generation))
-    return state.mean, cem._draw(algorithm.config, state)
+    return state.mean, draw(algorithm.config, state)
 
 
 def test_the_first_candidate_of_all_is_the_mean():
@@ -48,14 +53,15 @@ def test_a_candidates_score_is_the_mean_return_of_its_episodes(num_tasks):
     suite = cliff_suite()
     algorithm = make_algorithm("cem", suite.spec, **SMALL, num_tasks=num_tasks)
     candidates = jax.random.normal(jax.random.key(0), (8, algorithm.policy.size))
-    scores, figures = score(algorithm.config, algorithm.policy, candidates, train_sampler(suite))
+    data = evaluated(algorithm.config, algorithm.policy, candidates, train_sampler(suite))
     sampler = train_sampler(suite)
     tasks = sampler.sample_tasks(num_tasks)
     for i in (0, 5):  # the first and another candidate, alone on what each of them met
         rollout = played(sampler, algorithm.policy, candidates, tasks, i)
         totals = np.sum(rollout.reward * rollout.valid, axis=-1)
-        np.testing.assert_allclose(scores[i], totals.mean(), rtol=1e-5)
-    np.testing.assert_allclose(figures["return"], np.mean(scores), rtol=1e-6)
+        np.testing.assert_allclose(data.scores[i], totals.mean(), rtol=1e-5)
+    _, metrics = updated(algorithm, algorithm.init(jax.random.key(0)), data)
+    np.testing.assert_allclose(metrics["return"], np.mean(data.scores), rtol=1e-6)
 
 
 def played(sampler, policy, candidates, tasks, i):
@@ -74,14 +80,9 @@ def test_a_nan_return_scores_minus_infinity():
     with_nan = ChangingSampler(
         suite, lambda rollout, _: replace(rollout, reward=rollout.reward.at[3].set(jnp.nan))
     )
-    scores, _ = score(
-        algorithm.config,
-        policy_of(algorithm.config, suite.spec),
-        jnp.zeros((8, algorithm.policy.size)),
-        with_nan,
-    )
-    assert scores[3] == -np.inf
-    assert np.isfinite(scores).sum() == 7
+    data = algorithm.collect(algorithm.init(jax.random.key(0)), with_nan)
+    assert data.scores[3] == -np.inf
+    assert np.isfinite(data.scores).sum() == 7
 
 
 def test_the_policy_that_is_evaluated_and_kept_is_the_mean(tmp_path):
@@ -113,12 +114,39 @@ def test_a_share_of_less_than_one_candidate_is_refused():
 @pytest.mark.parametrize(
     ("settings", "generation"), [({"extra_std": 0.0}, 1), ({"extra_std_generations": 2}, 2)]
 )
-def test_a_standstill_is_told_once(settings, generation, recwarn):
-    algorithm = small_cem(elite_fraction=0.125, **settings)
-    trained(algorithm, train_sampler(SUITE), 4)
-    told = [str(w.message) for w in recwarn if "cem:" in str(w.message)]
-    assert len(told) == 1
-    assert f"from generation {generation} on" in told[0]
+def test_a_standstill_is_foretold(settings, generation):
+    with pytest.warns(UserWarning, match=f"cem: .* from generation {generation} on"):
+        algorithm = small_cem(elite_fraction=0.125, **settings)
+    sampler, state, means = train_sampler(SUITE), algorithm.init(jax.random.key(0)), []
+    for _ in range(generation + 2):
+        state, _ = algorithm.iteration(state, sampler)
+        means.append(np.asarray(state.mean))
+    np.testing.assert_array_equal(means[-1], means[-2])
+    assert not np.array_equal(means[0], algorithm.init(jax.random.key(0)).mean)
+
+
+def test_two_elites_warn_of_nothing(recwarn):
+    small_cem(extra_std=0.0)
+    assert [str(w.message) for w in recwarn if "cem:" in str(w.message)] == []
+
+
+class Saturated(nn.Module):
+    """A policy of one's own, whose mode stays within bounds."""
+
+    @nn.compact
+    def __call__(self, obs):
+        mean = nn.tanh(nn.Dense(2)(obs))
+        return DiagonalGaussian(mean, jnp.zeros_like(mean))
+
+
+@pytest.mark.parametrize(
+    ("search", "config"), [(CEM, CEMConfig(**SMALL)), (CMAES, CMAESConfig(population_size=8))]
+)
+def test_the_parameters_of_a_policy_of_ones_own_are_searched(search, config):
+    algorithm = search(config, SUITE.spec, Saturated())
+    state, metrics = trained(algorithm, train_sampler(SUITE), 3)
+    assert state.best.params.shape == (6,)
+    assert metrics["return"] < metrics["return_max"] <= metrics["return_best_ever"]
 
 
 def generations_until_solved(algorithm, suite, seed: int, limit: int) -> int:

@@ -1,14 +1,16 @@
 """CMA-ES: the strategy against pycma itself, and as an agent."""
 
 import warnings
+from dataclasses import replace
 
 import cma
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cma.sigma_adaptation import CMAAdaptSigmaCSA
 from test_cem import generations_until_solved
-from toys import fingerprint, point_suite, train_sampler, trained
+from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
 from adaptax.algorithms.search import cma_es
 from adaptax.algorithms.search.cma_es import STOPS, CMAESConfig
@@ -48,9 +50,9 @@ def searched(cost, start, config, num_generations):
     strategy = cma_es.fresh(blank, start)
     noise = noise_stream(len(start), config.population_size)
     for _ in range(num_generations):
-        asked = cma_es.ask(blank, strategy, next(noise))
-        scores = np.array([-cost(x) for x in asked.candidates])
-        strategy, stopped = cma_es.tell(asked, scores)
+        candidates = cma_es.draw(strategy, next(noise))
+        scores = np.array([-cost(x) for x in candidates])
+        strategy, stopped = cma_es.tell(blank, strategy, candidates, scores)
         yield strategy, {name for name, holds in zip(STOPS, stopped, strict=True) if holds}
 
 
@@ -131,10 +133,11 @@ def test_a_translation_of_the_costs_translates_the_search():
 def test_candidates_without_a_score_rank_last():
     config = CMAESConfig(population_size=8)
     blank = cma_es.blank(3, config)
-    asked = [cma_es.ask(blank, cma_es.fresh(blank, np.zeros(3)), np.eye(8, 3)) for _ in range(2)]
+    start = cma_es.fresh(blank, np.zeros(3))
+    candidates = cma_es.draw(start, np.eye(8, 3))
     worst, missing = np.arange(8.0), np.arange(8.0)
     worst[:2], missing[:2] = [-8, -9], -np.inf
-    one, other = (cma_es.tell(a, x)[0] for a, x in zip(asked, (worst, missing), strict=True))
+    one, other = (cma_es.tell(blank, start, candidates, x)[0] for x in (worst, missing))
     np.testing.assert_array_equal(one["mean"], other["mean"])
 
 
@@ -197,10 +200,12 @@ def test_numpys_global_generator_is_left_alone():
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
-def test_a_stop_is_counted_and_told_once_and_training_goes_on(monkeypatch):
-    algorithm, sampler = small_cma_es(), train_sampler(SUITE)
+def test_a_stop_is_counted_and_told_once_and_training_goes_on():
+    def without_reward(rollout, actor):
+        return replace(rollout, reward=jnp.zeros_like(rollout.reward))
+
+    algorithm, sampler = small_cma_es(), ChangingSampler(SUITE, without_reward)
     state = algorithm.init(jax.random.key(0))
-    monkeypatch.setattr(cma_es, "score", lambda config, *_: (np.zeros(config.population_size), {}))
     told, stops = [], []
     for _ in range(4):
         with warnings.catch_warnings(record=True) as caught:

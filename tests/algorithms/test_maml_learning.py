@@ -1,4 +1,4 @@
-"""N5: the family learns to adapt to a goal at one of four corners."""
+"""The MAML family learns to adapt to a goal at one of four corners."""
 
 import numpy as np
 import pytest

@@ -20,12 +20,12 @@ sampler = Sampler(suite, suite.train, 0, "training")
 for name, others in CASES.items():
     algorithm = make_algorithm(name.partition(",")[0], suite.spec, **SETTINGS, **others)
     state = algorithm.init(jax.random.key(0))
-    data, _ = algorithm.meta.collect(state.params, sampler, dice=algorithm.dice)
-    seen = []
+    data = jax.device_put(algorithm.collect(state, sampler))
+    compiled, seen = jax.jit(algorithm.update), []
 
     def update(state, data):
         seen.append({len(x.devices()) for x in jax.tree.leaves((state, data))})
-        return algorithm.update(state, data)
+        return compiled(state, data)
 
     one, two = update(state, data)[0], over_devices(update, state, data)[0]
     assert seen == [{1}, {2}], seen

@@ -1,4 +1,4 @@
-"""N1: derivatives of the inner objectives, and of the step that descends them."""
+"""Derivatives of the inner objectives, and of the step that descends them."""
 
 import itertools
 

@@ -12,24 +12,26 @@ from laid_out import (
     polluted,
     random_episodes,
     rollout_of,
-    time_features,
 )
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Rollout
-from adaptax.learning.baselines import linear_features, zero_features
 from adaptax.learning.processors import (
-    DiceProcessorConfig,
     ProcessorConfig,
     one_episode_a_lane,
     process_dice_samples,
-    process_samples,
 )
 
 
-def dice(rollout: Rollout, features=time_features, return_features=None, **settings):
-    config = DiceProcessorConfig(**settings)
-    return process_dice_samples(rollout, 6, config, features, return_features=return_features)
+def dice(rollout: Rollout, **settings):
+    config = ProcessorConfig(**{"normalize_advantage": True, **settings})
+    return process_dice_samples(rollout, config, 6)
+
+
+def discounted_rewards(rollout: Rollout, discount: float):
+    """Without a baseline, which is what one that was never fitted comes to."""
+    settings = {"normalize_advantage": False, "baseline_fit": "previous"}
+    return np.asarray(dice(rollout, discount=discount, **settings).adjusted_reward)
 
 
 def test_dice_masks_each_episode_in_a_lane_of_its_own():
@@ -47,25 +49,23 @@ def test_dice_keeps_any_trailing_shape():
 
 
 def test_dice_rewards_are_discounted_from_each_episodes_start():
-    rewards = dice(
-        LONG_LANES, zero_features, normalize_advantage=False, discount=0.9
-    ).adjusted_reward
+    rewards = discounted_rewards(LONG_LANES, 0.9)
     episodes = by_episode(LONG_LANES.reward, LONG_LANES)
-    for own, episode in zip(np.asarray(rewards).reshape(-1, 6), episodes, strict=True):
+    for own, episode in zip(rewards.reshape(-1, 6), episodes, strict=True):
         expected = padded(episode * 0.9 ** np.arange(len(episode)), 6)
         np.testing.assert_allclose(own, expected, rtol=1e-6)
 
 
 def test_dice_baseline_is_fitted_to_discounted_rewards():
     samples = dice(LONG_LANES, normalize_advantage=False, discount=0.9)
-    plain = dice(LONG_LANES, zero_features, normalize_advantage=False, discount=0.9).adjusted_reward
+    plain = discounted_rewards(LONG_LANES, 0.9)
     for m, mask in enumerate(samples.paths.valid):
-        tau = np.broadcast_to(np.arange(6) / 10, mask.shape)[mask]
+        tau = np.broadcast_to(np.arange(6) / 100, mask.shape)[mask]
         phi = np.stack([tau, tau**2, tau**3, np.ones_like(tau)], axis=1)
         rows = np.concatenate([phi, np.sqrt(1e-5) * np.eye(4)])
-        target = np.concatenate([np.asarray(plain)[m][mask], np.zeros(4)])
+        target = np.concatenate([plain[m][mask], np.zeros(4)])
         baseline = phi @ np.linalg.lstsq(rows, target)[0]
-        expected = np.asarray(plain)[m][mask] - baseline
+        expected = plain[m][mask] - baseline
         np.testing.assert_allclose(samples.adjusted_reward[m][mask], expected, atol=1e-5)
 
 
@@ -85,32 +85,23 @@ def test_dice_statistics_are_those_of_unpadded_rewards():
 
 @pytest.mark.parametrize("positive", [False, True])
 def test_dice_padding_is_zero_after_normalisation(positive):
-    samples = dice(LONG_LANES, positive_advantage=positive, return_features=linear_features)
+    samples = dice(LONG_LANES, positive_advantage=positive)
     mask = samples.paths.valid
-    for x in (samples.adjusted_reward, samples.estimates.advantage, samples.adj_avg_rewards):
+    for x in (samples.adjusted_reward, samples.adj_avg_rewards):
         assert np.abs(np.asarray(x)[~mask]).max() == 0.0
         assert np.abs(np.asarray(x)[mask]).min() > 0.0
 
 
-def test_dice_advantages_are_those_of_the_sample_processor():
-    config = ProcessorConfig(gae_lambda=0.8, normalize_advantage=True)
-    samples = dice(LONG_LANES, return_features=linear_features, gae_lambda=0.8)
-    expected = process_samples(LONG_LANES, config, linear_features).advantage
-    got = np.asarray(samples.estimates.advantage)[samples.paths.valid]
-    np.testing.assert_allclose(got, np.asarray(expected)[LONG_LANES.valid], rtol=1e-4, atol=1e-5)
-    assert dice(LONG_LANES).estimates is None
-
-
 @pytest.mark.parametrize("other", [SHORT_LANES, polluted(LONG_LANES)], ids=["layout", "padding"])
 def test_dice_depends_on_episodes_alone(other):
-    one, two = (dice(r, return_features=linear_features) for r in (LONG_LANES, other))
+    one, two = (dice(r) for r in (LONG_LANES, other))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
 def test_dice_refuses_a_path_that_is_too_long():
     with pytest.raises(ConfigError, match="a path of 5 steps is over 4"):
-        process_dice_samples(LONG_LANES, 4, DiceProcessorConfig())
+        process_dice_samples(LONG_LANES, ProcessorConfig(), 4)
 
 
 def test_lanes_with_fewer_episodes_are_filled_with_empty_ones():
@@ -137,12 +128,12 @@ def test_a_dice_baseline_changes_no_expected_gradient():
     score = np.cumsum(action[..., 0] - mean, axis=-1)
 
     def gradients(weights):
-        config = DiceProcessorConfig(0.9, normalize_advantage=False, fit="previous")
-        samples = process_dice_samples(batches, length, config, time_features, weights)
+        config = ProcessorConfig(0.9, baseline_fit="previous")
+        samples = process_dice_samples(batches, config, length, weights)
         return (score * np.asarray(samples.adjusted_reward)).sum(-1).mean(-1)
 
     first = jax.tree.map(lambda x: x[:1], batches)
-    weights = process_dice_samples(first, length, DiceProcessorConfig(0.9), time_features).weights
+    weights = process_dice_samples(first, ProcessorConfig(0.9), length).weights
     plain, with_baseline = gradients(None), gradients(np.repeat(weights, num_batches, axis=0))
     expected = (0.9 ** np.arange(length)).sum()
     for gradient in (plain, with_baseline):

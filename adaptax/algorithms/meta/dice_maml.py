@@ -6,19 +6,34 @@ Foerster et al. 2018, "DiCE: The infinitely differentiable Monte Carlo estimator
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
+import flax.linen as nn
 import jax
 
+from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import vpg_maml
-from adaptax.algorithms.meta.family import State, gradient_step, task_mean
-from adaptax.algorithms.meta.meta_policy import Data, Distributions, MetaPolicy
-from adaptax.algorithms.meta.vpg_maml import VPGMAML, VPGMAMLConfig
+from adaptax.algorithms.meta.maml_family import (
+    Data,
+    State,
+    adam_step,
+    adapted_actor,
+    collect,
+    default_policy,
+    init_params,
+    task_mean,
+)
+from adaptax.algorithms.meta.vpg_maml import VPGMAMLConfig
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.inner import dice_loss
-from adaptax.learning.minibatches import Figures
+from adaptax.learning.credited import Samples
+from adaptax.learning.minibatches import ADAM
+from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -31,33 +46,51 @@ class DICEMAMLConfig(VPGMAMLConfig):
     """What the outer step descends, of the policy after adaptation."""
 
 
-class DICEMAML(VPGMAML):
-    """MAML with the magic box."""
+class DICEMAML(Algorithm[State, Data]):
+    """MAML with the magic box; `networks` as in maml_family.py."""
 
     name = "dice-maml"
+    data_by_task = True
+    finite_metrics = ("policy_loss", "kl")
     config: DICEMAMLConfig
 
-    def __init__(self, config: DICEMAMLConfig, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.dice = config.outer_objective == "dice"
+    def __init__(
+        self, config: DICEMAMLConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
+        super().__init__(config, spec, networks or default_policy(config, spec))
+        self.lanes_per_task = config.num_episodes
 
-    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters."""
+        params = init_params(self.config, self.networks, self.spec, key)
+        return State(params, ADAM(self.config.lr).init(params))
+
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Episodes on new tasks before every inner step and after the last."""
+        dice = self.config.outer_objective == "dice"
+        return collect(self.config, self.networks, state.params, sampler, dice=dice)
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One gradient step."""
-        return _update(self.meta, self.config.lr, self.dice, state, data)
+        outer_loss = loss if self.config.outer_objective == "dice" else vpg_maml.loss
+        return adam_step(self.config, self.networks, self.config.lr, outer_loss, state, data)
+
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return PolicyActor(state.params["policy"], self.networks, deterministic)
+
+    def adapt(
+        self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        where = self.config, self.networks, self.spec.horizon
+        return adapted_actor(*where, state.params, actor, history, deterministic)
 
 
-def loss(distributions: Distributions, data: Data) -> jax.Array:
-    """-E[magic box of all actions so far, times adjusted reward] after the last inner step.
+def loss(distribution: Distribution, samples: Samples) -> jax.Array:
+    """-E[magic box of all actions so far, times adjusted reward] of the policy after adaptation.
 
     Each task's sum is divided by its number of valid steps, padding left out.
     """
-    last = data[-1]
-    log_prob = distributions[-1].log_prob(last.action)
-    return task_mean(dice_loss(log_prob, last.credit, last.valid), last.valid)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _update(
-    meta: MetaPolicy, lr: float, dice: bool, state: State, data: Data
-) -> tuple[State, Figures]:
-    return gradient_step(meta, lr, loss if dice else vpg_maml.loss, state, data)
+    log_prob = distribution.log_prob(samples.action)
+    return task_mean(dice_loss(log_prob, samples.credit, samples.valid), samples.valid)

@@ -5,19 +5,38 @@ Rothfuss et al. 2019, "ProMP: Proximal meta-policy search" (arXiv 1810.06784), a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.meta.family import MAML, mean_kls, task_mean
-from adaptax.algorithms.meta.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.meta.maml_family import (
+    Data,
+    Distributions,
+    MAMLConfig,
+    Stages,
+    adapted_actor,
+    collect,
+    default_policy,
+    exploration_loss,
+    init_params,
+    mean_kls,
+    return_metrics,
+    task_mean,
+    unroll,
+)
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree
+from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.spec import EnvSpec
 from adaptax.functional.policy_losses import adapted_kl_coeff, clipped_ratio_loss
-from adaptax.learning.minibatches import ADAM, Figures, descend, shuffled_rows
+from adaptax.learning.minibatches import ADAM, descend, shuffled_rows
+from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,7 @@ class State:
     """Everything learned."""
 
     params: PyTree
-    """What the meta-gradient moves: `policy`, and `inner_lr` if that is learned."""
+    """What the meta-gradient changes: `policy`, and `inner_lr` if that is learned."""
     opt_state: PyTree
     kl_coeff: jax.Array
     """[K], one for every inner step."""
@@ -67,65 +86,77 @@ class State:
     key: jax.Array
 
 
-class ProMP(MAML):
-    """Proximal meta-policy search."""
+class ProMP(Algorithm[State, Data]):
+    """Proximal meta-policy search; `networks` as in maml_family.py."""
 
     name = "promp"
+    data_by_task = True
+    finite_metrics = ("policy_loss", "kl_penalty", "kl")
     config: ProMPConfig
+
+    def __init__(
+        self, config: ProMPConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
+        super().__init__(config, spec, networks or default_policy(config, spec))
+        self.lanes_per_task = config.num_episodes
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         config, (key, init_key) = self.config, jax.random.split(key)
-        params = self.meta.init(init_key)
+        params = init_params(config, self.networks, self.spec, init_key)
         kl_coeff = jnp.full(config.num_inner_steps, config.init_kl_coeff)
         clip_range = jnp.float32(config.clip_range)
         return State(params, ADAM(config.lr).init(params), kl_coeff, clip_range, key)
 
-    def update(self, state: State, data: Data) -> tuple[State, Figures]:
-        """Passes over the tasks."""
-        return _update(self.meta, state, data)
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Episodes on new tasks before every inner step and after the last."""
+        return collect(self.config, self.networks, state.params, sampler)
 
+    def loss(
+        self, state: State, params: PyTree, batch: tuple[Stages, Distributions]
+    ) -> tuple[jax.Array, Metrics]:
+        """Clipped ratios after adaptation, and mean_k kl_coeff_k KL_k before each step (eq. 14)."""
+        stages, before = batch
+        after, last = unroll(self.config, self.networks, params, stages), stages[-1]
+        log_prob = after[-1].log_prob(last.action)
+        terms = clipped_ratio_loss(log_prob, last.log_prob, last.credit, state.clip_range)
+        policy_loss = task_mean(terms, last.valid)
+        penalty = jnp.mean(state.kl_coeff * mean_kls(before[:-1], after[:-1], stages[:-1]))
+        total = policy_loss + penalty + exploration_loss(self.config, stages, after)
+        return total, {"policy_loss": policy_loss, "kl_penalty": penalty}
 
-def loss(
-    meta: MetaPolicy,
-    kl_coeff: jax.Array,
-    clip_range: jax.Array,
-    params: PyTree,
-    batch: tuple[Data, Distributions],
-) -> tuple[jax.Array, Figures]:
-    """Clipped ratios after the last inner step, and mean_k kl_coeff_k KL_k before each (eq. 14)."""
-    data, before = batch
-    after, last = meta.unroll(params, data), data[-1]
-    log_prob = after[-1].log_prob(last.action)
-    terms = clipped_ratio_loss(log_prob, last.log_prob, last.credit, clip_range)
-    policy_loss = task_mean(terms, last.valid)
-    penalty = jnp.mean(kl_coeff * mean_kls(before[:-1], after[:-1], data[:-1]))
-    total = policy_loss + penalty + meta.exploration_loss(data, after)
-    return total, {"policy_loss": policy_loss, "kl_penalty": penalty}
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Passes over the tasks, anchored at the policies that acted; then coefficients follow."""
+        config, policy, stages = self.config, self.networks, data.stages
+        before = unroll(config, policy, state.params, stages)
+        key, shuffle_key = jax.random.split(state.key)
+        every = jnp.ones(config.meta_batch_size, bool)
+        part_size = config.meta_batch_size // config.num_minibatches
+        rows = shuffled_rows(shuffle_key, every, config.num_epochs, part_size)
+        start = (state.params, state.opt_state)
+        (params, opt_state), metrics = descend(
+            partial(self.loss, state), ADAM(config.lr), start, (stages, before), rows
+        )
+        kls = mean_kls(before, unroll(config, policy, params, stages), stages)
+        kl_coeff = state.kl_coeff
+        if config.adaptive_kl:
+            kl_coeff = adapted_kl_coeff(kl_coeff, kls[:-1], config.target_kl)
+        metrics |= {
+            "kl": kls[-1],
+            "kl_before_adaptation": jnp.mean(kls[:-1]),
+            "kl_coeff": jnp.mean(kl_coeff),
+            "clip_range": state.clip_range,
+        }
+        clip_range = state.clip_range * config.clip_range_decay
+        return State(params, opt_state, kl_coeff, clip_range, key), return_metrics(data) | metrics
 
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return PolicyActor(state.params["policy"], self.networks, deterministic)
 
-@partial(jax.jit, static_argnums=0)
-def _update(meta: MetaPolicy, state: State, data: Data) -> tuple[State, Figures]:
-    """All passes, with the policies that acted as the anchor; then the coefficients follow."""
-    config = meta.config
-    assert isinstance(config, ProMPConfig)
-    before = meta.unroll(state.params, data)
-    key, shuffle_key = jax.random.split(state.key)
-    every = jnp.ones(config.meta_batch_size, bool)
-    part_size = config.meta_batch_size // config.num_minibatches
-    rows = shuffled_rows(shuffle_key, every, config.num_epochs, part_size)
-    loss_of = partial(loss, meta, state.kl_coeff, state.clip_range)
-    start = (state.params, state.opt_state)
-    (params, opt_state), figures = descend(loss_of, ADAM(config.lr), start, (data, before), rows)
-    kls = mean_kls(before, meta.unroll(params, data), data)
-    kl_coeff = state.kl_coeff
-    if config.adaptive_kl:
-        kl_coeff = adapted_kl_coeff(kl_coeff, kls[:-1], config.target_kl)
-    figures |= {
-        "kl": kls[-1],
-        "kl_before_adaptation": jnp.mean(kls[:-1]),
-        "kl_coeff": jnp.mean(kl_coeff),
-        "clip_range": state.clip_range,
-    }
-    clip_range = state.clip_range * config.clip_range_decay
-    return State(params, opt_state, kl_coeff, clip_range, key), figures
+    def adapt(
+        self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        where = self.config, self.networks, self.spec.horizon
+        return adapted_actor(*where, state.params, actor, history, deterministic)

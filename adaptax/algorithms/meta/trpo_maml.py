@@ -7,17 +7,36 @@ matrix's products are exact, both through the inner step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import flax.linen as nn
 import jax
 
-from adaptax.algorithms.meta.family import MAML, State, mean_kls, task_mean
-from adaptax.algorithms.meta.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
-from adaptax.core.experience import PyTree
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.meta.maml_family import (
+    Data,
+    Distributions,
+    MAMLConfig,
+    Stages,
+    State,
+    adapted_actor,
+    collect,
+    default_policy,
+    exploration_loss,
+    init_params,
+    mean_kls,
+    return_metrics,
+    task_mean,
+    unroll,
+)
+from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.spec import EnvSpec
 from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
-from adaptax.learning.minibatches import Figures
+from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -28,42 +47,60 @@ class TRPOMAMLConfig(MAMLConfig):
     """The outer step; defaults are ProMP's, but for the exact products."""
 
 
-class TRPOMAML(MAML):
-    """Trust region policy optimization through adaptation."""
+class TRPOMAML(Algorithm[State, Data]):
+    """Trust region policy optimization through adaptation; `networks` as in maml_family.py."""
 
     name = "trpo-maml"
+    data_by_task = True
+    finite_metrics = ("loss_before", "loss_after", "kl")
     config: TRPOMAMLConfig
+
+    def __init__(
+        self, config: TRPOMAMLConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
+        super().__init__(config, spec, networks or default_policy(config, spec))
+        self.lanes_per_task = config.num_episodes
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        return State(self.meta.init(key), opt_state={})
+        params = init_params(self.config, self.networks, self.spec, key)
+        return State(params, opt_state={})
 
-    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Episodes on new tasks before every inner step and after the last."""
+        return collect(self.config, self.networks, state.params, sampler)
+
+    def objective(
+        self, before: Distributions, stages: Stages, params: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """-E[rho A] and KL(before || after), both after adaptation and means over tasks."""
+        after, last = unroll(self.config, self.networks, params, stages), stages[-1]
+        log_prob = after[-1].log_prob(last.action)
+        terms = likelihood_ratio_loss(log_prob, last.log_prob, last.credit)
+        loss = task_mean(terms, last.valid) + exploration_loss(self.config, stages, after)
+        return loss, mean_kls(before[-1:], after[-1:], stages[-1:])[0]
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One step within the trust region."""
-        return _update(self.meta, state, data)
+        config, policy, stages = self.config, self.networks, data.stages
+        before = jax.lax.stop_gradient(unroll(config, policy, state.params, stages))
+        divergence = Divergence(
+            policy=lambda params: unroll(config, policy, params, stages)[-1],
+            mean_kl=lambda after: task_mean(before[-1].kl(after), stages[-1].valid),
+        )
+        objective = partial(self.objective, before, stages)
+        params, metrics = trust_region_step(
+            objective, state.params, config.trust_region, divergence
+        )
+        return State(params, state.opt_state), return_metrics(data) | metrics
 
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return PolicyActor(state.params["policy"], self.networks, deterministic)
 
-def objective(
-    meta: MetaPolicy, before: Distributions, data: Data, params: PyTree
-) -> tuple[jax.Array, jax.Array]:
-    """-E[rho A] and KL(before || after), both after the last inner step and means over tasks."""
-    after, last = meta.unroll(params, data), data[-1]
-    log_prob = after[-1].log_prob(last.action)
-    policy_loss = task_mean(likelihood_ratio_loss(log_prob, last.log_prob, last.credit), last.valid)
-    kl = mean_kls(before[-1:], after[-1:], data[-1:])[0]
-    return policy_loss + meta.exploration_loss(data, after), kl
-
-
-@partial(jax.jit, static_argnums=0)
-def _update(meta: MetaPolicy, state: State, data: Data) -> tuple[State, Figures]:
-    config = meta.config
-    assert isinstance(config, TRPOMAMLConfig)
-    before = jax.lax.stop_gradient(meta.unroll(state.params, data))
-    divergence = Divergence(
-        policy=lambda params: meta.unroll(params, data)[-1],
-        mean_kl=lambda after: task_mean(before[-1].kl(after), data[-1].valid),
-    )
-    params, figures = trust_region_step(
-        partial(objective, meta, before, data), state.params, config.trust_region, divergence
-    )
-    return State(params, state.opt_state), figures
+    def adapt(
+        self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        where = self.config, self.networks, self.spec.horizon
+        return adapted_actor(*where, state.params, actor, history, deterministic)

@@ -6,16 +6,33 @@ policy gradient as the outer update.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
+import flax.linen as nn
 import jax
 
-from adaptax.algorithms.meta.family import MAML, State, gradient_step, task_mean
-from adaptax.algorithms.meta.meta_policy import Data, Distributions, MAMLConfig, MetaPolicy
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.meta.maml_family import (
+    Data,
+    MAMLConfig,
+    State,
+    adam_step,
+    adapted_actor,
+    collect,
+    default_policy,
+    init_params,
+    task_mean,
+)
 from adaptax.core.config import check_positive
+from adaptax.core.experience import Rollout
+from adaptax.core.spec import EnvSpec
+from adaptax.functional.distributions import Distribution
 from adaptax.functional.policy_losses import policy_gradient_loss
-from adaptax.learning.minibatches import ADAM, Figures
+from adaptax.learning.credited import Samples
+from adaptax.learning.minibatches import ADAM
+from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -30,29 +47,46 @@ class VPGMAMLConfig(MAMLConfig):
         check_positive(self, "lr")
 
 
-class VPGMAML(MAML):
-    """Vanilla policy gradient through adaptation."""
+class VPGMAML(Algorithm[State, Data]):
+    """Vanilla policy gradient through adaptation; `networks` as in maml_family.py."""
 
     name = "vpg-maml"
+    data_by_task = True
+    finite_metrics = ("policy_loss", "kl")
     config: VPGMAMLConfig
+
+    def __init__(
+        self, config: VPGMAMLConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
+        super().__init__(config, spec, networks or default_policy(config, spec))
+        self.lanes_per_task = config.num_episodes
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        params = self.meta.init(key)
+        params = init_params(self.config, self.networks, self.spec, key)
         return State(params, ADAM(self.config.lr).init(params))
 
-    def update(self, state: State, data: Data) -> tuple[State, Figures]:
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Episodes on new tasks before every inner step and after the last."""
+        return collect(self.config, self.networks, state.params, sampler)
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One gradient step."""
-        return _update(self.meta, self.config.lr, state, data)
+        return adam_step(self.config, self.networks, self.config.lr, loss, state, data)
+
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy before adaptation."""
+        return PolicyActor(state.params["policy"], self.networks, deterministic)
+
+    def adapt(
+        self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
+    ) -> Actor:
+        """One inner step further, on the last rollout."""
+        where = self.config, self.networks, self.spec.horizon
+        return adapted_actor(*where, state.params, actor, history, deterministic)
 
 
-def loss(distributions: Distributions, data: Data) -> jax.Array:
-    """-E[A log pi] after the last inner step, mean over tasks."""
-    last = data[-1]
-    log_prob = distributions[-1].log_prob(last.action)
-    return task_mean(policy_gradient_loss(log_prob, last.credit), last.valid)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _update(meta: MetaPolicy, lr: float, state: State, data: Data) -> tuple[State, Figures]:
-    return gradient_step(meta, lr, loss, state, data)
+def loss(distribution: Distribution, samples: Samples) -> jax.Array:
+    """-E[A log pi], mean over tasks, of the policy after adaptation on its episodes."""
+    log_prob = distribution.log_prob(samples.action)
+    return task_mean(policy_gradient_loss(log_prob, samples.credit), samples.valid)

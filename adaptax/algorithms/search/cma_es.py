@@ -11,25 +11,28 @@ import warnings
 from dataclasses import dataclass, replace
 
 import cma
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from cma.sigma_adaptation import CMAAdaptSigmaCSA
 from cma.transformations import DiagonalDecoding
-from cma.utilities.utils import ElapsedWCTime
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.search.family import (
     Best,
+    Data,
     SearchConfig,
     better,
+    default_policy,
+    evaluated,
     mean_actor,
-    policy_of,
-    score,
+    score_metrics,
 )
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
+from adaptax.networks.flat import Flat
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -86,16 +89,19 @@ class State:
     key: jax.Array
 
 
-class CMAES(Algorithm):
-    """Covariance matrix adaptation evolution strategy."""
+class CMAES(Algorithm[State, Data]):
+    """Covariance matrix adaptation evolution strategy; `networks` as in family.py."""
 
     name = "cma-es"
+    traceable = False
     config: CMAESConfig
     may_be_infinite = (".best.score", "['recent_costs']")
 
-    def __init__(self, config: CMAESConfig, spec: EnvSpec) -> None:
-        super().__init__(config, spec)
-        self.policy = policy_of(config, spec)
+    def __init__(
+        self, config: CMAESConfig, spec: EnvSpec, networks: nn.Module | None = None
+    ) -> None:
+        super().__init__(config, spec, networks or default_policy(config, spec))
+        self.policy = Flat(self.networks, spec.observation_size)
         self._blank = blank(self.policy.size, config)
 
     def init(self, key: jax.Array) -> State:
@@ -105,35 +111,27 @@ class CMAES(Algorithm):
         strategy = fresh(self._blank, np.asarray(mean))
         return State(strategy, Best.so_far(mean), np.zeros(len(STOPS), bool), key)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """One generation: ask, roll out, tell."""
-        generation = int(state.strategy["generation"])
-        noise_key = jax.random.fold_in(state.key, generation)
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """A generation of candidates, rolled out."""
+        key = jax.random.fold_in(state.key, int(state.strategy["generation"]))
         shape = (self.config.population_size, len(state.strategy["mean"]))
-        asked = ask(self._blank, state.strategy, np.asarray(jax.random.normal(noise_key, shape)))
-        candidates = jnp.asarray(asked.candidates, jnp.float32)
-        scores, figures = score(self.config, self.policy, candidates, sampler)
-        strategy, stopped = tell(asked, np.asarray(scores))
-        _warn_of_stop(generation + 1, stopped & ~state.stopped)
-        best = better(state.best, candidates, scores)
-        figures |= {"return_best_ever": best.score, "sigma": strategy["sigma"]}
-        figures |= {"stop": int(stopped.sum())}
-        figures |= {f"stop/{name}": 1 for name, holds in zip(STOPS, stopped, strict=True) if holds}
-        return replace(state, strategy=strategy, best=best, stopped=stopped), figures
+        candidates = draw(state.strategy, np.asarray(jax.random.normal(key, shape)))
+        return evaluated(self.config, self.policy, candidates, sampler)
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """The strategy told of the scores, and the stop conditions that hold after it."""
+        scores = np.asarray(data.scores)
+        strategy, stopped = tell(self._blank, state.strategy, np.asarray(data.candidates), scores)
+        _warn_of_stop(int(strategy["generation"]), stopped & ~state.stopped)
+        best = better(state.best, data)
+        metrics = {**score_metrics(data, best), "sigma": strategy["sigma"]}
+        metrics |= {"stop": int(stopped.sum())}
+        metrics |= {f"stop/{name}": 1 for name, holds in zip(STOPS, stopped, strict=True) if holds}
+        return replace(state, strategy=strategy, best=best, stopped=stopped), metrics
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy of the mean, never that of a candidate."""
         return mean_actor(self.policy, jnp.asarray(state.strategy["mean"], jnp.float32))
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A generation that waits for its scores."""
-
-    es: cma.CMAEvolutionStrategy
-    before: Strategy
-    candidates: np.ndarray
-    """[P, D]"""
 
 
 def blank(size: int, config: CMAESConfig) -> cma.CMAEvolutionStrategy:
@@ -158,7 +156,9 @@ def blank(size: int, config: CMAESConfig) -> cma.CMAEvolutionStrategy:
         "verbose": -10,  # at -9 it would still look for a file of commands in the directory
     }
     es = cma.CMAEvolutionStrategy(np.zeros(size), config.init_std, options)
-    es.timer = ElapsedWCTime()  # which `ask` makes in the first generation only
+    es.sm.randn = lambda *shape: np.zeros(shape)
+    es.ask()  # `tell` refuses a strategy that was never asked
+    es.sent_solutions.clear()
     return es
 
 
@@ -171,26 +171,37 @@ def fresh(blank: cma.CMAEvolutionStrategy, mean: np.ndarray) -> Strategy:
     return _numbers(es, np.full(num_recent, np.nan))
 
 
-def ask(blank: cma.CMAEvolutionStrategy, strategy: Strategy, noise: np.ndarray) -> Asked:
-    """Candidates made of standard normal `noise` [P, D]."""
-    es = _rebuilt(blank, strategy)
-    es.sm.randn = lambda *shape: noise.astype(np.float64)
-    return Asked(es, strategy, np.stack(es.ask()))
+def draw(strategy: Strategy, noise: np.ndarray) -> np.ndarray:
+    """Candidates [P, D] from standard normal `noise` [P, D], as pycma's `ask` makes them."""
+    steps = noise.astype(np.float64)
+    if "C" in strategy:
+        steps = np.dot(strategy["B"], (strategy["D"] * steps).T).T
+    candidates: np.ndarray = strategy["mean"] + strategy["sigma"] * (strategy["scaling"] * steps)
+    return candidates
 
 
-def tell(asked: Asked, scores: np.ndarray) -> tuple[Strategy, np.ndarray]:
-    """The strategy after candidates with `scores` [P] (high is good, no NaN); what STOPS hold."""
-    es = asked.es
-    order = np.argsort(-scores, kind="stable")
+def tell(
+    blank: cma.CMAEvolutionStrategy, strategy: Strategy, candidates: np.ndarray, scores: np.ndarray
+) -> tuple[Strategy, np.ndarray]:
+    """The strategy after `candidates` with `scores` [P] (high is good, no NaN); what STOPS hold."""
+    es, order = _rebuilt(blank, strategy), np.argsort(-scores, kind="stable")
     # Ranks are all that the update uses of costs, and they leave it no ties and no NaN to order.
-    es.tell([asked.candidates[i] for i in order], list(range(len(order))))
+    es.tell(list(candidates[order]), list(range(len(order))), check_points=False)
     # Stop conditions do look at the costs themselves.
     costs = (-scores[order].astype(np.float64)).tolist()
-    recent = asked.before["recent_costs"]
+    recent = strategy["recent_costs"]
     recent = np.concatenate([costs[:1], recent])[: len(recent)]
     es.fit.fit, es.fit.hist = costs, recent[~np.isnan(recent)].tolist()
     found = es.stop()
+    _prepare_to_draw(es)
     return _numbers(es, recent), np.array([name in found for name in STOPS])
+
+
+def _prepare_to_draw(es: cma.CMAEvolutionStrategy) -> None:
+    """What pycma's `ask` does before it draws: axes in scale, and the covariance's eigenvectors."""
+    es.alleviate_conditioning_in_coordinates(es.opts["conditioncov_alleviate"][0])
+    if isinstance(es.sm, cma.sampler.GaussFullSampler):
+        es.sm.update_now()
 
 
 def _copied(blank: cma.CMAEvolutionStrategy) -> cma.CMAEvolutionStrategy:

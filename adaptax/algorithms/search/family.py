@@ -1,4 +1,8 @@
-"""What CEM and CMA-ES share: settings, the policy searched for, and how candidates score."""
+"""What CEM and CMA-ES share: settings, the policy searched for, and how candidates score.
+
+`networks` of these algorithms is a Flax module, observations [..., O] -> Distribution; all of its
+parameters together are the vector [D] that is searched for.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import jax.numpy as jnp
 
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_positive, check_unit
+from adaptax.core.experience import Array
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import discounted_returns
@@ -40,15 +45,55 @@ class SearchConfig:
         check_unit(self, "discount")
 
 
-def policy_of(config: SearchConfig, spec: EnvSpec) -> Flat:
-    """The policy; it acts by its mode, so a standard deviation would be searched for nothing."""
-    module = MLPPolicy(config.hidden_sizes, spec.action, learn_std=False)
-    return Flat(module, spec.observation_size)
+def default_policy(config: SearchConfig, spec: EnvSpec) -> MLPPolicy:
+    """A policy without a deviation to search for, since it acts by its mode."""
+    return MLPPolicy(config.hidden_sizes, spec.action, learn_std=False)
 
 
 def mean_actor(policy: Flat, params: jax.Array) -> PolicyActor:
     """The policy with one vector of parameters [D]."""
     return PolicyActor(params, policy, deterministic=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """A generation and how it did."""
+
+    candidates: Array
+    """[P, D]"""
+    scores: jax.Array
+    """[P]: mean undiscounted returns, minus infinity where that is not a number."""
+    discounted_return: jax.Array
+    """Mean over all episodes."""
+
+
+def evaluated(config: SearchConfig, policy: Flat, candidates: Array, sampler: Sampler) -> Data:
+    """All candidates [P, D] rolled out as one batch, a member for each on each task."""
+    tasks = sampler.sample_tasks(config.num_tasks)
+    params = jnp.repeat(jnp.asarray(candidates, jnp.float32), len(tasks), axis=0)
+    actor = PerMember(mean_actor(policy, params))
+    rollout = sampler.episodes(actor, tasks * len(candidates), config.num_episodes, 1)
+    ends = {name: getattr(rollout, name) for name in ("terminated", "truncated", "valid")}
+    return Data(candidates, *_scores(config, rollout.reward, ends))
+
+
+@partial(jax.jit, static_argnums=0)
+def _scores(
+    config: SearchConfig, reward: jax.Array, ends: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Scores [P] and the mean discounted return from rewards [P * tasks, N, T]."""
+    valid = ends["valid"]
+    ended = valid & (ends["terminated"] | ends["truncated"])
+    totals, counts = (
+        jnp.sum(x.reshape(config.population_size, -1), axis=-1)
+        for x in (jnp.where(valid, reward, 0.0), ended)
+    )
+    discounted = discounted_returns(
+        reward, jnp.zeros_like(reward), **ends, discount=config.discount
+    )
+    starts = jnp.pad(ended[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True) & valid
+    return nan_as_worst(totals / counts), masked_mean(discounted, starts)
 
 
 @jax.tree_util.register_dataclass
@@ -67,47 +112,22 @@ class Best:
 
 
 @jax.jit
-def better(best: Best, candidates: jax.Array, scores: jax.Array) -> Best:
-    """The best of it and of candidates [P, D] with scores [P]."""
-    first = ranking(scores)[0]
-    new = Best(candidates[first], scores[first])
+def better(best: Best, data: Data) -> Best:
+    """The best of it and of a generation."""
+    first = ranking(data.scores)[0]
+    new = Best(jnp.asarray(data.candidates[first], jnp.float32), data.scores[first])
     kept: Best = jax.tree.map(partial(jnp.where, new.score > best.score), new, best)
     return kept
 
 
-def score(
-    config: SearchConfig, policy: Flat, candidates: jax.Array, sampler: Sampler
-) -> tuple[jax.Array, Metrics]:
-    """Mean undiscounted returns [P] of all candidates [P, D], rolled out as one batch; figures.
-
-    A candidate whose return is not a number scores minus infinity.
-    """
-    tasks = sampler.sample_tasks(config.num_tasks)
-    actor = PerMember(mean_actor(policy, jnp.repeat(candidates, len(tasks), axis=0)))
-    rollout = sampler.episodes(actor, tasks * len(candidates), config.num_episodes, 1)
-    ends = {name: getattr(rollout, name) for name in ("terminated", "truncated", "valid")}
-    return _scores(config, rollout.reward, ends)
-
-
-@partial(jax.jit, static_argnums=0)
-def _scores(
-    config: SearchConfig, reward: jax.Array, ends: dict[str, jax.Array]
-) -> tuple[jax.Array, Metrics]:
-    """Of rewards [P * tasks, N, T], the tasks of a candidate one after another."""
-    valid = ends["valid"]
-    ended = valid & (ends["terminated"] | ends["truncated"])
-    totals, counts = (
-        jnp.sum(x.reshape(config.population_size, -1), axis=-1)
-        for x in (jnp.where(valid, reward, 0.0), ended)
-    )
-    scores = nan_as_worst(totals / counts)
-    discounted = discounted_returns(
-        reward, jnp.zeros_like(reward), **ends, discount=config.discount
-    )
-    starts = jnp.pad(ended[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True) & valid
-    return scores, {
+@jax.jit
+def score_metrics(data: Data, best: Best) -> Metrics:
+    """Figures of a generation, and the best score ever."""
+    scores = data.scores
+    return {
         "return": jnp.mean(scores, where=jnp.isfinite(scores)),
         "return_max": jnp.max(scores),
         "return_min": jnp.min(scores),
-        "discounted_return": masked_mean(discounted, starts),
+        "discounted_return": data.discounted_return,
+        "return_best_ever": best.score,
     }

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import jax
 
-from adaptax.algorithms.base import Algorithm, Metrics, return_metrics
+from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.core.config import check_positive
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
+from adaptax.core.spec import EnvSpec
 from adaptax.sampling.actors import Actor, UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -30,24 +32,31 @@ class NOPConfig:
         check_positive(self, "num_tasks", "num_lanes", "num_episodes")
 
 
-class NOP(Algorithm):
+class NOP(Algorithm[PyTree, PyTree]):
     """Uniform actions; the state is empty and stays so."""
 
     name = "nop"
     config: NOPConfig
 
+    def __init__(self, config: NOPConfig, spec: EnvSpec, networks: None = None) -> None:
+        super().__init__(config, spec)
+        check(networks is None, "nop acts at random and has no networks: leave them out")
+
     def init(self, key: jax.Array) -> PyTree:
         """Nothing."""
         return {}
 
-    def iteration(self, state: PyTree, sampler: Sampler) -> tuple[PyTree, Metrics]:
-        """Collect if asked to, and leave the state as it is."""
+    def collect(self, state: PyTree, sampler: Sampler) -> PyTree:
+        """Sample if asked to, and keep nothing."""
         config = self.config
-        if not config.step:
-            return state, {}
-        tasks = sampler.sample_tasks(config.num_tasks or self.spec.num_classes)
-        rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
-        return state, return_metrics(rollout, config.num_episodes)
+        if config.step:
+            tasks = sampler.sample_tasks(config.num_tasks or self.spec.num_classes)
+            sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
+        return {}
+
+    def update(self, state: PyTree, data: PyTree) -> tuple[PyTree, Metrics]:
+        """The state as it is."""
+        return state, {}
 
     def actor(self, state: PyTree, *, deterministic: bool = False) -> Actor:
         """Uniform actions."""
