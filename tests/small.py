@@ -18,11 +18,11 @@ _SMALL_REPLAY = {
     "num_tasks": 8,
     "num_cycles": 4,
     "num_steps": 40,
-    "memory_size": 5000,
+    "buffer_size": 5000,
     "num_initial_steps": 200,
     "batch_size": 32,
     "discount": 0.9,
-    "polyak": 0.95,
+    "tau": 0.05,
     "hidden_sizes": (16,),
 }
 """Of those that learn from replay: an episode on each of eight tasks, in four cycles."""
