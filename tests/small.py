@@ -44,12 +44,12 @@ _SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden
 """Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
 _SMALL_PEARL = {
     "num_train_tasks": 16,
-    "num_tasks_sample": 4,
+    "meta_batch_size": 4,
     "num_initial_steps": 40,
     "num_prior_steps": 40,
     "num_extra_posterior_steps": 40,
     "num_updates": 20,
-    "meta_batch_size": 4,
+    "num_update_tasks": 4,
     "batch_size": 32,
     "context_size": 16,
     "buffer_size": 2000,

@@ -15,7 +15,7 @@ import optax
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree, Rollout, Transitions
+from adaptax.core.experience import Array, PyTree, Rollout, Transitions
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
@@ -147,7 +147,7 @@ class Data:
 
     rollout: Rollout
     """Steps of all lanes, without extras."""
-    goes_on: jax.Array
+    goes_on: Array
     """[] bool, whether its lanes start where those of the cycle before stopped."""
     learn: bool = field(metadata={"static": True})
     """Whether gradient steps follow: not while the replay is filled at first."""
@@ -193,7 +193,7 @@ def init_state(
 def init_learner(params: PyTree, target: PyTree, optimizers: Optimizers, key: jax.Array) -> Learner:
     """A learner before its first step, its targets copies of what they lag behind."""
     opt_state = {name: step.init(params[name]) for name, step in optimizers.items()}
-    return Learner(params, jax.tree.map(jnp.array, target), opt_state, jnp.array(0), key)
+    return Learner(params, jax.tree.map(jnp.array, target), opt_state, jnp.zeros((), jnp.int32), key)
 
 
 def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: Actor) -> Data:
@@ -217,7 +217,7 @@ def update(
 ) -> tuple[State, Metrics]:
     """Adds to the replay, and makes a cycle's gradient steps on minibatches of it, in one scan."""
     replay = add(state.replay, data.rollout, goes_on=data.goes_on)
-    learner, figures = state.learner, {}
+    learner, figures = state.learner, dict[str, jax.Array]()
     scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
 
     def step(learner: Learner, _: None) -> tuple[Learner, Figures]:
