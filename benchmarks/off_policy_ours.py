@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from learning_curves import NUM_EVALUATIONS, learning
 from off_policy_cases import Case
 
+from adaptax.algorithms.base import updated
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
@@ -31,7 +32,7 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         "num_steps": cycle,
         "num_cycles": max(1000 // cycle, 1),
         "num_updates": cycle * case.gradient_steps // case.train_freq,
-        "memory_size": case.buffer_size,
+        "buffer_size": case.buffer_size,
         "num_initial_steps": case.learning_starts,
         "batch_size": case.batch_size,
         "discount": case.gamma,
@@ -85,24 +86,26 @@ def our_training(case: Case, algorithm: Any, suite: Any, seed: int) -> tuple[Any
     sampler = Sampler(suite, suite.train, seed, "train")
     state, episodes, ended = algorithm.init(named_key(seed, "init")), [], 0
     while sampler.num_steps < case.total_steps:
-        state, metrics = algorithm.iteration(state, sampler)
+        state, _ = algorithm.iteration(state, sampler)
         count, ended = sampler.num_episodes - ended, sampler.num_episodes
+        mean_return = sampler.statistics.take()["return"]
         if count:
-            episodes.append((sampler.num_steps, metrics["return"], count))
+            episodes.append((sampler.num_steps, mean_return, count))
     return state, sampler, episodes
 
 
 def our_updates(case: Case, algorithm: Any, suite: Any, seed: int) -> dict[str, Any]:
     """Updates per second, their draws from the replay included, and what the machine could do."""
     short = replace(case, total_steps=case.learning_starts + 1000)
-    state, _, _ = our_training(short, algorithm, suite, seed)
+    state, sampler, _ = our_training(short, algorithm, suite, seed)
+    data = algorithm.collect(state, sampler)
     assert case.num_updates is not None
     cycles, rates = case.num_updates // algorithm.config.cycle_updates, []
     for _ in range(case.num_blocks):
         started = time.perf_counter()
         for _ in range(cycles):
-            state, figures = algorithm._loop.learn(state)
-        jax.block_until_ready(figures)
+            state, metrics = updated(algorithm, state, data)
+        jax.block_until_ready(metrics)
         rates.append(case.num_updates / (time.perf_counter() - started))
     rates = rates[1:]
     flop, products = sac_flop(case, suite.spec), matrix_product_rates()

@@ -10,7 +10,7 @@ _SMALL = {
     "num_steps": 320,
     "discount": 0.9,
     "hidden_sizes": (16,),
-    "batch_size": 80,
+    "num_minibatches": 4,
 }
 """Of the on-policy algorithms: two episodes on each of eight tasks."""
 _SMALL_REPLAY = {
@@ -18,11 +18,11 @@ _SMALL_REPLAY = {
     "num_tasks": 8,
     "num_cycles": 4,
     "num_steps": 40,
-    "memory_size": 5000,
+    "buffer_size": 5000,
     "num_initial_steps": 200,
     "batch_size": 32,
     "discount": 0.9,
-    "polyak": 0.95,
+    "tau": 0.05,
     "hidden_sizes": (16,),
 }
 """Of those that learn from replay: an episode on each of eight tasks, in four cycles."""
@@ -35,8 +35,8 @@ _SMALL_RL2 = {
     "num_episodes": 2,
     "num_epochs": 4,
     "num_minibatches": 1,
-    "embedding_size": 16,
-    "hidden_size": 16,
+    "hidden_sizes": (16,),
+    "memory": {"kind": "gru", "size": 16},
     "lr": 0.01,
 }
 """Of RL2: trials of two episodes on each of eight tasks."""
@@ -44,12 +44,12 @@ _SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden
 """Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
 _SMALL_PEARL = {
     "num_train_tasks": 16,
-    "num_tasks_sample": 4,
+    "meta_batch_size": 4,
     "num_initial_steps": 40,
     "num_prior_steps": 40,
     "num_extra_posterior_steps": 40,
     "num_updates": 20,
-    "meta_batch_size": 4,
+    "num_update_tasks": 4,
     "batch_size": 32,
     "context_size": 16,
     "buffer_size": 2000,
@@ -75,7 +75,7 @@ SMALL: dict[str, dict[str, Any]] = {
         **_SMALL,
         "lr": 3e-3,
         "normalize_obs": True,
-        "critic": {"lr": 0.01, "batch_size": 80},
+        "critic": {"lr": 0.01, "num_minibatches": 4},
     },
     "ppo2": {**_SMALL, "lr": 0.01, "normalize_returns": True},
     "trpo": {
@@ -96,7 +96,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ddpg": _SMALL_DETERMINISTIC,
     "td3": _SMALL_DETERMINISTIC,
     "sac": {**_SMALL_REPLAY, "lr": 3e-3},
-    "svpg": {"num_particles": 2, "particle": {**_SMALL, "lr": 0.01, "batch_size": 80}},
+    "svpg": {"num_particles": 2, "particle": {**_SMALL, "lr": 0.01}},
     "rl2-ppo": _SMALL_RL2,
     "rl2-trpo": {**_SMALL_RL2, "trust_region": {"max_kl_step": 0.05}},
     "pearl": _SMALL_PEARL,

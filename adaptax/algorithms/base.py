@@ -1,4 +1,4 @@
-"""What an algorithm is: `collect` says what to do in the world, `update` learns from what came of it.
+"""What an algorithm is: `collect` acts in the world, `update` learns from what came of it.
 
 A third verb, `adapt`, is the evaluator's.
 """
@@ -39,8 +39,8 @@ class Algorithm(ABC, Generic[State, Data]):
     traceable: ClassVar[bool] = True
     """Whether `update` can be compiled; else it runs as it stands."""
     in_place: ClassVar[tuple[str, ...]] = ()
-    """Fields of the state whose memory an update takes over, so that large arrays are written in
-    place; the state that was given loses them."""
+    """Replays of the state, by field: an update writes to their rows where they lie, and the state
+    that was given loses them."""
     data_by_task: ClassVar[bool] = False
     """Whether all leaves of the data are [M, ...], so that devices can share out the tasks."""
     finite_metrics: ClassVar[tuple[str, ...]] = ()
@@ -98,16 +98,22 @@ class Algorithm(ABC, Generic[State, Data]):
         return actor
 
     @final
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
+    def iteration(
+        self, state: State, sampler: Sampler, keep: Callable[[State], None] | None = None
+    ) -> tuple[State, Metrics]:
         """`num_cycles` times collect and update; figures are means over the cycles.
 
-        Raises NotFinite where one of `finite_metrics` is not.
+        What can still be used of the given state goes to `keep` after every update that took over
+        its replays' rows. Raises NotFinite where one of `finite_metrics` is not.
         """
         cycles: list[Metrics] = []
+        before = state
         for _ in range(self.num_cycles):
             data = self.collect(state, sampler)
             state, metrics = updated(self, state, data)
             cycles.append(metrics)
+            if keep is not None and self.in_place:
+                keep(_rewound(before, state, self.in_place))
         metrics = cycles[0] if len(cycles) == 1 else _means(cycles)
         check_finite(metrics, *(name for name in self.finite_metrics if name in metrics))
         return state, metrics
@@ -131,17 +137,13 @@ def updated(algorithm: Algorithm[State, Data], state: State, data: Data) -> tupl
     """What `algorithm.update` gives, compiled if it can be."""
     if not algorithm.traceable:
         return algorithm.update(state, data)
-    parts = {name: getattr(state, name) for name in algorithm.in_place}
-    rest = _without(state, parts)
-    run = partial(_compiled(tuple(algorithm.compiler_options.items())), algorithm, parts)
+    rows = {name: getattr(state, name).rows for name in algorithm.in_place}
+    rest = _with_rows(state, dict.fromkeys(rows))
+    run = partial(_compiled(tuple(algorithm.compiler_options.items())), algorithm, rows)
     if algorithm.data_by_task:
         result: tuple[State, Metrics] = over_devices(run, rest, data)
         return result
     return run(rest, data)
-
-
-def _without(state: Any, parts: Mapping[str, Any]) -> Any:
-    return replace(state, **dict.fromkeys(parts)) if parts else state
 
 
 @cache
@@ -149,18 +151,34 @@ def _compiled(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
     """The program of an update; one for all algorithms with these compiler options."""
 
     def run(
-        algorithm: Algorithm[Any, Any], parts: dict[str, Any], rest: Any, data: Any
+        algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
     ) -> tuple[Any, Metrics]:
-        return algorithm.update(replace(rest, **parts) if parts else rest, data)
+        return algorithm.update(_with_rows(rest, rows), data)
 
     return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
 
 
+def _with_rows(state: Any, rows: Mapping[str, Any]) -> Any:
+    """The state with other rows in the named replays."""
+    replays = {name: replace(getattr(state, name), rows=x) for name, x in rows.items()}
+    return replace(state, **replays) if replays else state
+
+
+def _rewound(before: Any, after: Any, names: Sequence[str]) -> Any:
+    """The state before, with what is left of its replays in the rows of the state after."""
+    return replace(
+        before, **{name: getattr(before, name).rewound(getattr(after, name)) for name in names}
+    )
+
+
 def _means(cycles: Sequence[Metrics]) -> Metrics:
-    """Each figure's mean over the cycles that have it."""
+    """Each figure's mean over the cycles that have it; of integers, which count, the last."""
     names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
-    columns = {name: [float(m[name]) for m in cycles if name in m] for name in names}
-    return {name: float(np.mean(column)) for name, column in columns.items()}
+    columns = {name: np.array([m[name] for m in cycles if name in m]) for name in names}
+    return {
+        name: int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
+        for name, column in columns.items()
+    }
 
 
 def check_finite(figures: Mapping[str, Any], *names: str) -> None:

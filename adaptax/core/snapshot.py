@@ -144,19 +144,24 @@ class Snapshots:
 
 @runtime_checkable
 class Store(Protocol):
-    """A leaf of several arrays that knows which parts of them are in use, such as a replay."""
+    """A part of a pytree that knows what of its arrays is in use, such as a replay."""
 
     def save(self) -> dict[str, np.ndarray]:
         """The parts in use, by name."""
 
     def restore(self, saved: dict[str, np.ndarray]) -> Store:
-        """One like this that holds what `save` gave."""
+        """One like this that holds what `save` gave; it may take over this one's memory."""
+
+
+def is_store(node: Any) -> bool:
+    """Whether a node of a pytree is a store: `is_leaf` for whoever does not look into them."""
+    return isinstance(node, Store)
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
     """The leaves of any pytree by their path, PRNG keys as their data, stores as their parts."""
     flat: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_store):
         name = jax.tree_util.keystr(path)
         if isinstance(leaf, Store):
             flat |= {f"{name}/{part}": x for part, x in leaf.save().items()}
@@ -168,9 +173,10 @@ def flatten(tree: PyTree) -> dict[str, Any]:
 def unflatten(template: PyTree, saved: dict[str, Any]) -> PyTree:
     """A pytree shaped like `template` with the leaves that `flatten` saved.
 
-    Raises SnapshotError where names, shapes or types differ.
+    The template's stores may lose their memory to it. Raises SnapshotError where names, shapes or
+    types differ.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(template)
+    paths, structure = jax.tree_util.tree_flatten_with_path(template, is_leaf=is_store)
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     parts: dict[str, Any] = {name: {} for name, leaf in leaves.items() if isinstance(leaf, Store)}
     found: dict[str, Any] = {**parts}

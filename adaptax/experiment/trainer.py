@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
@@ -190,7 +191,7 @@ class Trainer:
 
     def _iterated(self) -> tuple[PyTree, Metrics]:
         """The state after an iteration, all of it finite, and the figures of the row."""
-        state, metrics = self.algorithm.iteration(self.state, self._sampler)
+        state, metrics = self.algorithm.iteration(self.state, self._sampler, self._keep)
         allowed = self.algorithm.may_be_infinite
         if wrong := [name for name in not_finite(state) if not name.endswith(allowed)]:
             raise NotFinite(
@@ -199,6 +200,10 @@ class Trainer:
             )
         metrics = {**self._sampler.statistics.take(), **metrics}
         return state, {f"train/{name}": _number(value) for name, value in metrics.items()}
+
+    def _keep(self, state: PyTree) -> None:
+        """Have what is left of the state before the iteration, to go on from should it fail."""
+        self.state = state
 
     def _skip(self, error: NotFinite) -> Metrics:
         """Go on from the state before the iteration, with episodes of their own."""
@@ -274,4 +279,6 @@ def _number(value: Any) -> Any:
     """A figure as the log keeps it: None where there is none."""
     if value is None or isinstance(value, int):
         return value
+    if jnp.issubdtype(jnp.result_type(value), jnp.integer):
+        return int(value)
     return None if np.isnan(value) else float(value)

@@ -55,6 +55,6 @@ def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: 
     return -log_alpha * jnp.mean(jax.lax.stop_gradient(log_prob) + target_entropy)
 
 
-def averaged(target: PyTree, online: PyTree, polyak: float) -> PyTree:
-    """The leaves polyak * target + (1 - polyak) * online (Polyak and Juditsky 1992)."""
-    return jax.tree.map(lambda old, new: polyak * old + (1.0 - polyak) * new, target, online)
+def averaged(target: PyTree, online: PyTree, tau: float) -> PyTree:
+    """The leaves (1 - tau) * target + tau * online (Polyak and Juditsky 1992)."""
+    return jax.tree.map(lambda old, new: (1.0 - tau) * old + tau * new, target, online)

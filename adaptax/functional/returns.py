@@ -93,23 +93,24 @@ def returns_so_far(reward: jax.Array, ends: jax.Array, start: jax.Array) -> jax.
 
 
 def n_step_returns(
-    reward: np.ndarray, ends: np.ndarray, valid: np.ndarray, n: int, discount: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    reward: jax.Array, ends: jax.Array, valid: jax.Array, n: int, discount: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Discounted sums of up to n rewards from every step on, all arrays [..., T] (Sutton 1988).
 
     (sums, the step that each sum ends with, how many it takes in): a sum ends where its episode
     `ends`, terminated or truncated, and where the lane does.
     """
-    num_steps = valid.shape[-1]
-    total, count = np.zeros_like(reward), np.zeros(reward.shape, np.int64)
-    running = valid.copy()
-    for k in range(min(n, num_steps)):
-        now = running[..., : num_steps - k] & valid[..., k:]
-        total[..., : num_steps - k] += np.where(now, discount**k * reward[..., k:], 0)
-        count[..., : num_steps - k] += now
-        running[..., : num_steps - k] = now & ~ends[..., k:]
-        running[..., num_steps - k :] = False
-    last = np.arange(num_steps) + np.maximum(count - 1, 0)
+
+    def later(x: jax.Array, k: int) -> jax.Array:
+        return jnp.concatenate([x[..., k:], jnp.zeros_like(x[..., :k])], axis=-1)
+
+    total, count, running = jnp.zeros_like(reward), jnp.zeros(reward.shape, jnp.int32), valid
+    for k in range(min(n, reward.shape[-1])):
+        running = running & later(valid, k)
+        total += jnp.where(running, discount**k * later(reward, k), 0.0)
+        count += running
+        running = running & ~later(ends, k)
+    last = jnp.arange(reward.shape[-1]) + jnp.maximum(count - 1, 0)
     return total, last, count
 
 

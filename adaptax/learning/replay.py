@@ -1,23 +1,30 @@
 """Replay: transitions kept to learn from many times, in one ring for each of M tasks.
 
-The one thing that an algorithm's state holds and that changes in place: copying a million
-transitions at every step would cost more than learning from them. `Algorithm.iteration` therefore
-leaves the replay of the state it was given as that of the state it returns.
+A pytree of device arrays, and pure functions of it. In a compiled program that takes over the
+memory of the rows (`donate_argnums`) `add` writes where they lie: nothing is copied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.errors import check
+from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.experience import Rollout, Transitions
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.returns import n_step_returns
-from adaptax.learning.replay_rows import Arrays, Fields, make_rows
+
+Arrays = dict[str, Any]
+"""By name, NumPy or JAX."""
+_GIB = 2**30
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -33,218 +40,312 @@ class ReplayConfig:
     discount: float = 0.99
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Replay:
-    """M rings; `add` writes to them in place, `sample` draws uniformly from what they hold.
+    """M rings of transitions, and the steps that wait for rewards which are still to come."""
 
-    A transition of several steps waits for the rewards it lacks until `add` brings them.
-    """
-
-    def __init__(self, config: ReplayConfig, spec: EnvSpec) -> None:
-        self.config, self.spec = config, spec
-        self._rows = make_rows(_fields(spec), config.num_rings, config.size)
-        self._clear()
-
-    def _clear(self) -> None:
-        self.sizes = np.zeros(self.config.num_rings, np.int64)
-        """[M] transitions that each ring holds."""
-        self.num_added = np.zeros(self.config.num_rings, np.int64)
-        """[M] steps that came, those that wait for their rewards included."""
-        self.reward_moments = np.zeros(3)
-        """Number, mean and sum of squared deviations of all rewards that came."""
-        self._heads = np.zeros(self.config.num_rings, np.int64)
-        self._waiting: Arrays = {}
-        self._waiting_rings = np.zeros(0, np.int64)
-
-    def __len__(self) -> int:
-        """Transitions in all rings."""
-        return int(self.sizes.sum())
+    config: ReplayConfig = field(metadata={"static": True})
+    rows: Arrays
+    """[M * size, ...], ring after ring."""
+    sizes: jax.Array
+    """[M] int32, transitions that each ring holds: those before its head."""
+    heads: jax.Array
+    """[M] int32, the place of a ring that is written next."""
+    num_written: jax.Array
+    """[M] uint32, transitions written so far, modulo 2^32."""
+    num_added: jax.Array
+    """[M] int32, steps that came, those that wait for rewards included; counts up to 2^30."""
+    reward_mean: jax.Array
+    """[] of all rewards that came."""
+    reward_variance: jax.Array
+    waiting: Arrays
+    """[m, N, n_step - 1, ...], steps that lack rewards, oldest first; empty for single steps."""
+    waiting_rings: jax.Array
+    """[m] int32, where they belong."""
 
     @property
-    def reward_std(self) -> float:
+    def reward_std(self) -> jax.Array:
         """Standard deviation of all rewards that came; 1 where they do not vary."""
-        count, _, squares = self.reward_moments
-        return float(np.sqrt(squares / count)) if squares > 0 else 1.0
+        return jnp.where(self.reward_variance > 0, jnp.sqrt(self.reward_variance), 1.0)
 
-    def clear(self, rings: np.ndarray | None = None) -> None:
-        """Forget the transitions of some rings, of all by default."""
-        if rings is None:
-            self._clear()
-        else:
-            self.sizes[rings] = self._heads[rings] = 0
-            if self._waiting:
-                self._waiting["valid"][np.isin(self._waiting_rings, rings)] = False
+    def rewound(self, after: Replay) -> Replay:
+        """What it held before it became `after`, less what was overwritten, in the rows of that."""
+        size = jnp.uint32(self.config.size)
+        overwritten = jnp.minimum(after.num_written - self.num_written, size)
+        left = (size - overwritten).astype(jnp.int32)
+        return replace(self, rows=after.rows, sizes=jnp.minimum(self.sizes, left))
 
-    def add(
-        self, rollout: Rollout, rings: np.ndarray | None = None, *, goes_on: bool = False
-    ) -> None:
-        """Write a rollout's valid steps: member i's to ring rings[i], or all to the only ring.
+    def save(self) -> dict[str, np.ndarray]:
+        """What it holds, no more: the transitions ring by ring, oldest first."""
+        saved = {name: np.asarray(getattr(self, name)) for name in _FIGURES}
+        sizes, heads = np.asarray(self.sizes), np.asarray(self.heads)
+        if sizes.any():
+            rings, ages = _held(sizes)
+            index = rings * self.config.size + ((heads - sizes)[rings] + ages) % self.config.size
+            saved |= {f"rows/{k}": np.take(np.asarray(x), index, 0) for k, x in self.rows.items()}
+        return saved | {f"waiting/{name}": np.asarray(x) for name, x in self.waiting.items()}
 
-        `goes_on`: its lanes start where those of the last rollout stopped, so that its rewards
-        belong to the transitions that wait for them.
-        """
-        steps = _steps(rollout, None if rings is None else len(rings))
-        rings = np.zeros(1, np.int64) if rings is None else np.asarray(rings)
-        self._count(steps, rings)
-        if self._waiting and goes_on:
-            steps = {k: np.concatenate([self._waiting[k], x], 2) for k, x in steps.items()}
-        elif self._waiting:
-            self._write(_transitions(self._waiting, self.config, cut=True)[0], self._waiting_rings)
-        made, self._waiting = _transitions(steps, self.config, cut=False)
-        self._waiting_rings = rings
-        self._write(made, rings)
-
-    def rows_for(self, key: jax.Array, shape: tuple[int, ...], rings: np.ndarray) -> np.ndarray:
-        """Places [*shape] of transitions, uniform over what each ring of `rings` [*shape] holds."""
-        held = self.sizes[rings]
-        check(bool(np.all(held > 0)), "a ring without transitions cannot be sampled")
-        return np.asarray(_draw(key, shape, held.astype(np.int32)))
-
-    def sample(self, key: jax.Array, num_updates: int, batch_size: int) -> Transitions:
-        """Minibatches [K, B, ...] from the only ring, drawn with replacement."""
-        rings = np.zeros((num_updates, batch_size), np.int64)
-        return self.read(rings, self.rows_for(key, rings.shape, rings))
-
-    def sample_rings(self, key: jax.Array, rings: np.ndarray, batch_size: int) -> Transitions:
-        """Minibatches [K, m, B, ...], drawn with replacement from the `rings` [K, m]."""
-        spread = np.broadcast_to(np.asarray(rings)[..., None], (*np.shape(rings), batch_size))
-        return self.read(spread, self.rows_for(key, spread.shape, spread))
-
-    def read(self, rings: np.ndarray, rows: np.ndarray) -> Transitions:
-        """The transitions [...] at places rows [...] of rings [...]."""
-        fields = self._rows.read(rings, rows)
-        discount = self.config.discount ** fields.pop("num_steps").astype(np.float32)
-        return Transitions(**fields, discount=discount)
-
-    def save(self) -> Arrays:
-        """What it holds, no more: every array that it is made of."""
-        counters = np.stack([self.sizes, self._heads, self.num_added])
-        saved = {"counters": counters, "reward_moments": self.reward_moments}
-        if len(self):
-            used = self._rows.first(int(self.sizes.max()))
-            saved |= {f"rows/{name}": x for name, x in used.items()}
-        if self._waiting:
-            saved |= {f"waiting/{name}": x for name, x in self._waiting.items()}
-            saved["waiting_rings"] = self._waiting_rings
-        return {name: np.asarray(x) for name, x in saved.items()}
-
-    def restore(self, saved: Arrays) -> Replay:
-        """A replay with the settings of this one that holds what `save` gave."""
-        other = Replay(self.config, self.spec)
-        fits = saved["counters"].shape[1] == self.config.num_rings
+    def restore(self, saved: dict[str, np.ndarray]) -> Replay:
+        """One that holds what `save` gave, in the rows of this one, which loses them."""
+        config, sizes = self.config, np.asarray(saved["sizes"])
+        most = int(sizes.max(initial=0))
         check(
-            fits and int(saved["counters"][0].max()) <= self.config.size,
-            f"the saved replay has {saved['counters'].shape[1]} rings of up to "
-            f"{int(saved['counters'][0].max())} transitions; this one has "
-            f"{self.config.num_rings} rings of {self.config.size}",
+            len(sizes) == config.num_rings and most <= config.size,
+            f"the saved replay has {len(sizes)} rings of up to {most} transitions; this one has "
+            f"{config.num_rings} rings of {config.size}",
         )
-        other.sizes, other._heads, other.num_added = (x.copy() for x in saved["counters"])
-        other.reward_moments = np.array(saved["reward_moments"])
-        part = _parts(saved)
-        if "rows" in part:
-            other._rows.fill(part["rows"])
-        if "waiting" in part:
-            other._waiting, other._waiting_rings = part["waiting"], saved["waiting_rings"]
-        return other
-
-    def _count(self, steps: Arrays, rings: np.ndarray) -> None:
-        """Bring counters and the moments of rewards up to date (Chan et al. 1979, eq. 1.5)."""
-        self.num_added[rings] += steps["valid"].sum((1, 2))
-        rewards = steps["reward"][steps["valid"]].astype(np.float64)
-        if not len(rewards):
-            return
-        count, mean, squares = self.reward_moments
-        total, shift = count + len(rewards), rewards.mean() - mean
-        squares += np.square(rewards - rewards.mean()).sum()
-        squares += shift**2 * count * len(rewards) / total
-        self.reward_moments = np.array([total, mean + shift * len(rewards) / total, squares])
-
-    def _write(self, made: Arrays, rings: np.ndarray) -> None:
-        """Write the valid entries of made [m, N, T, ...], in the order of time."""
-        in_time = {name: np.swapaxes(x, 1, 2) for name, x in made.items()}
-        valid = in_time.pop("valid")
-        for i, ring in enumerate(rings):
-            new = {name: x[i][valid[i]][-self.config.size :] for name, x in in_time.items()}
-            num = len(new["reward"])
-            places = (self._heads[ring] + np.arange(num)) % self.config.size
-            self._rows.write(int(ring), places, new)
-            self._heads[ring] = (self._heads[ring] + num) % self.config.size
-            self.sizes[ring] = min(self.sizes[ring] + num, self.config.size)
+        rings, ages = _held(sizes)
+        new = {name: saved[f"rows/{name}"] for name in self.rows} if len(rings) else {}
+        waiting = {name: saved[f"waiting/{name}"] for name in self.waiting}
+        figures = {name: saved[name] for name in _FIGURES}
+        for name, x in new.items():
+            _check_shape(f"rows/{name}", x, (len(rings), *self.rows[name].shape[1:]))
+        for name, x in waiting.items():
+            _check_shape(f"waiting/{name}", x, self.waiting[name].shape)
+        for name, x in figures.items():
+            _check_shape(name, x, getattr(self, name).shape)
+        return replace(
+            self,
+            rows=_filled(self.rows, rings * config.size + ages, new) if new else self.rows,
+            heads=jnp.asarray(sizes % config.size),
+            num_written=jnp.zeros_like(self.num_written),
+            waiting=jax.tree.map(jnp.asarray, waiting),
+            **jax.tree.map(jnp.asarray, figures),
+        )
 
 
-def _fields(spec: EnvSpec) -> Fields:
+_FIGURES = ("sizes", "num_added", "reward_mean", "reward_variance", "waiting_rings")
+"""What is saved beside transitions and waiting steps."""
+
+
+def make_replay(config: ReplayConfig, spec: EnvSpec, lanes: tuple[int, int] = (1, 1)) -> Replay:
+    """An empty replay; `lanes` (m, N) are those of the rollouts to come, if n_step is not 1.
+
+    Raises an AdaptaxError where it does not fit into the memory of the device JAX computes on.
+    """
+    num_rows, fields = config.num_rings * config.size, _row_fields(spec)
+    _check_memory(config, sum(int(np.prod(s)) * np.dtype(t).itemsize for s, t in fields.values()))
+    no_rings, flags = jnp.zeros(config.num_rings, jnp.int32), ("terminated", "truncated", "valid")
+    steps = {name: fields[name] for name in ("obs", "action", "reward", "next_obs")}
+    steps |= dict.fromkeys(flags, ((), np.dtype(bool)))
+    waits = (*lanes, config.n_step - 1)
+    return Replay(
+        config=config,
+        rows={name: jnp.zeros((num_rows, *s), dtype) for name, (s, dtype) in fields.items()},
+        sizes=no_rings,
+        heads=no_rings.copy(),
+        num_written=no_rings.astype(jnp.uint32),
+        num_added=no_rings.copy(),
+        reward_mean=jnp.zeros(()),
+        reward_variance=jnp.zeros(()),
+        waiting={name: jnp.zeros((*waits, *s), dtype) for name, (s, dtype) in steps.items()}
+        if config.n_step > 1
+        else {},
+        waiting_rings=jnp.zeros(lanes[0] if config.n_step > 1 else 0, jnp.int32),
+    )
+
+
+def add(
+    replay: Replay,
+    rollout: Rollout,
+    rings: jax.Array | None = None,
+    *,
+    goes_on: jax.Array | bool = False,
+) -> Replay:
+    """The replay with a rollout's valid steps: member i's in ring rings[i], or all in ring 0.
+
+    `goes_on`: its lanes start where those of the last rollout stopped, so that its rewards belong
+    to the steps that wait for them. Else these are kept with the rewards they have.
+    """
+    config, steps = replay.config, _steps(rollout, rings)
+    rings = jnp.zeros(1, jnp.int32) if rings is None else jnp.asarray(rings, jnp.int32)
+    replay = _counted(replay, steps, rings)
+    if config.n_step == 1:
+        return _written(replay, _transitions(steps, config)[0], rings)
+    waiting = replay.waiting
+    shape, expected = steps["valid"].shape[:2], waiting["valid"].shape[:2]
+    check(shape == expected, f"a rollout of {shape} lanes for a replay of {expected}")
+    cut, _ = _transitions(waiting, config, cut=True)
+    replay = _written(replay, {**cut, "valid": cut["valid"] & ~goes_on}, replay.waiting_rings)
+    waiting = {**waiting, "valid": waiting["valid"] & goes_on}
+    steps = {name: jnp.concatenate([waiting[name], x], 2) for name, x in steps.items()}
+    made, lacks = _transitions(steps, config)
+    tail = _tail(steps, lacks, config.n_step - 1)
+    return _written(replace(replay, waiting=tail, waiting_rings=rings), made, rings)
+
+
+def sample(
+    replay: Replay, key: jax.Array, shape: tuple[int, ...], rings: jax.Array | None = None
+) -> Transitions:
+    """Transitions [*shape], with replacement: uniform over what each ring of `rings` holds.
+
+    `rings` broadcasts to the shape, by default ring 0; each must hold something.
+    """
+    rings = jnp.broadcast_to(jnp.zeros((), jnp.int32) if rings is None else rings, shape)
+    return read(replay, rings, jax.random.randint(key, shape, 0, replay.sizes[rings]))
+
+
+def read(replay: Replay, rings: jax.Array, ages: jax.Array) -> Transitions:
+    """The transitions [...] of rings [...] that came as number `ages` [...] of what is held."""
+    oldest = replay.heads[rings] - replay.sizes[rings]
+    index = rings * replay.config.size + (oldest + ages) % replay.config.size
+    fields = {name: x[index] for name, x in replay.rows.items()}
+    discount = replay.config.discount ** fields.pop("num_steps").astype(jnp.float32)
+    return Transitions(**fields, discount=discount)
+
+
+def clear(replay: Replay, rings: jax.Array) -> Replay:
+    """The replay without what some rings hold and what waits for them."""
+    lost = jnp.isin(replay.waiting_rings, rings)[:, None, None]
+    waiting = replay.waiting
+    if waiting:
+        waiting = {**waiting, "valid": waiting["valid"] & ~lost}
+    return replace(replay, sizes=replay.sizes.at[rings].set(0), waiting=waiting)
+
+
+def _row_fields(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and type of what a transition consists of."""
     return {
-        "obs": ((spec.observation_size,), np.float32),
-        "action": (spec.action.shape, spec.action.dtype),
-        "reward": ((), np.float32),
-        "next_obs": ((spec.observation_size,), np.float32),
-        "terminated": ((), bool),
-        "num_steps": ((), np.uint8),
+        "obs": ((spec.observation_size,), np.dtype(np.float32)),
+        "action": (spec.action.shape, np.dtype(spec.action.dtype)),
+        "reward": ((), np.dtype(np.float32)),
+        "next_obs": ((spec.observation_size,), np.dtype(np.float32)),
+        "terminated": ((), np.dtype(bool)),
+        "num_steps": ((), np.dtype(np.uint8)),
     }
 
 
-@partial(jax.jit, static_argnums=1)
-def _draw(key: jax.Array, shape: tuple[int, ...], held: jax.Array) -> jax.Array:
-    return jax.random.randint(key, shape, 0, held)
-
-
-def _steps(rollout: Rollout, num_members: int | None) -> Arrays:
-    """What is kept of a rollout, [m, N, T, ...]; all members as lanes of one if not given."""
+def _steps(rollout: Rollout, rings: jax.Array | None) -> Arrays:
+    """What is kept of a rollout, [m, N, T, ...]; without rings all members are lanes of one."""
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "valid")
-    steps = {name: np.asarray(getattr(rollout, name)) for name in names}
-    if num_members is None:
+    steps = {name: jnp.asarray(getattr(rollout, name)) for name in names}
+    if rings is None:
         return {name: x.reshape(1, -1, *x.shape[2:]) for name, x in steps.items()}
-    check(
-        len(steps["valid"]) == num_members,
-        f"{num_members} rings for a rollout of {len(steps['valid'])} members",
-    )
+    num_members = len(steps["valid"])
+    check(num_members == len(rings), f"{len(rings)} rings for a rollout of {num_members} members")
     return steps
 
 
-def _transitions(steps: Arrays, config: ReplayConfig, *, cut: bool) -> tuple[Arrays, Arrays]:
-    """From single steps [m, N, T, ...]: transitions alike, and the steps that still wait.
-
-    `cut`: none wait; those that lack rewards are made of fewer, from the last one's successor on.
-    """
-    n = config.n_step
-    ends = steps["terminated"] | steps["truncated"]
-    reward, last, num_steps = n_step_returns(
-        steps["reward"], ends, steps["valid"], n, config.discount
+def _counted(replay: Replay, steps: Arrays, rings: jax.Array) -> Replay:
+    """With counters and moments of rewards up to date (Chan et al. 1979, eq. 1.5)."""
+    valid, reward = steps["valid"], steps["reward"]
+    num = jnp.sum(valid)
+    mean = jnp.sum(reward, where=valid) / jnp.maximum(num, 1)
+    variance = jnp.sum(jnp.square(reward - mean), where=valid) / jnp.maximum(num, 1)
+    before = jnp.sum(replay.num_added.astype(jnp.float32))
+    share, shift = num / jnp.maximum(before + num, 1), mean - replay.reward_mean
+    within = (1 - share) * replay.reward_variance + share * variance
+    added = replay.num_added.at[rings].add(jnp.sum(valid, (1, 2), dtype=jnp.int32))
+    return replace(
+        replay,
+        num_added=jnp.minimum(added, 2**30),
+        reward_mean=replay.reward_mean + share * shift,
+        reward_variance=within + share * (1 - share) * jnp.square(shift),
     )
-    terminated = np.take_along_axis(steps["terminated"], last, -1)
-    complete = steps["valid"] & (cut | (num_steps == n) | np.take_along_axis(ends, last, -1))
+
+
+def _transitions(
+    steps: Arrays, config: ReplayConfig, *, cut: bool = False
+) -> tuple[Arrays, jax.Array]:
+    """From single steps [m, N, T, ...]: transitions alike, and which steps still lack rewards.
+
+    `cut`: none do; those that lack rewards are made of fewer, from the last one's successor on.
+    """
+    n, valid, ends = config.n_step, steps["valid"], steps["terminated"] | steps["truncated"]
+    reward, last, num_steps = n_step_returns(steps["reward"], ends, valid, n, config.discount)
+    complete = valid & (cut | (num_steps == n) | jnp.take_along_axis(ends, last, -1))
     made = {
         "obs": steps["obs"],
         "action": steps["action"],
         "reward": reward,
         "next_obs": steps["next_obs"] if n == 1 else _along_time(steps["next_obs"], last),
-        "terminated": terminated,
-        "num_steps": num_steps.astype(np.uint8),
+        "terminated": jnp.take_along_axis(steps["terminated"], last, -1),
+        "num_steps": num_steps.astype(jnp.uint8),
         "valid": complete,
     }
-    return made, {} if n == 1 or cut else _tail(steps, steps["valid"] & ~complete, n - 1)
+    return made, valid & ~complete
 
 
-def _tail(steps: Arrays, waiting: np.ndarray, length: int) -> Arrays:
+def _tail(steps: Arrays, waiting: jax.Array, length: int) -> Arrays:
     """The last `length` valid steps of every lane, right-aligned; valid are those that wait."""
     num_steps = steps["valid"].shape[-1]
-    stop = num_steps - np.argmax(steps["valid"][..., ::-1], -1)
-    index = stop[..., None] - length + np.arange(length)
-    inside = np.clip(index, 0, num_steps - 1)
+    stop = num_steps - jnp.argmax(steps["valid"][..., ::-1], -1)
+    index = stop[..., None] - length + jnp.arange(length)
+    inside = jnp.clip(index, 0, num_steps - 1)
     tail = {name: _along_time(x, inside) for name, x in steps.items()}
-    return {**tail, "valid": np.take_along_axis(waiting, inside, -1) & (index >= 0)}
+    return {**tail, "valid": jnp.take_along_axis(waiting, inside, -1) & (index >= 0)}
 
 
-def _along_time(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _along_time(x: jax.Array, index: jax.Array) -> jax.Array:
     """Entries of x [m, N, T, ...] at times index [m, N, L]."""
-    return np.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 3)), 2)
+    return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 3)), 2)
 
 
-def _parts(saved: Arrays) -> dict[str, Arrays]:
-    """Arrays named PART/NAME as {PART: {NAME: array}}."""
-    parts: dict[str, Arrays] = {}
-    for name, x in saved.items():
-        part, _, rest = name.partition("/")
-        if rest:
-            parts.setdefault(part, {})[rest] = np.asarray(x)
-    return parts
+def _written(replay: Replay, made: Arrays, rings: jax.Array) -> Replay:
+    """With the valid entries of made [m, N, T, ...] in different rings [m], in order of time."""
+    config, m = replay.config, len(rings)
+    new = {k: jnp.swapaxes(x, 1, 2).reshape(m, -1, *x.shape[3:]) for k, x in made.items()}
+    valid = new.pop("valid")
+    rank, num = jnp.cumsum(valid, 1) - 1, jnp.sum(valid, 1, dtype=jnp.int32)
+    # Of more than a ring holds, the last ones.
+    kept = valid & (rank >= num[:, None] - config.size)
+    place = rings[:, None] * config.size + (replay.heads[rings][:, None] + rank) % config.size
+    nowhere = config.num_rings * config.size
+    index = jnp.where(kept, place, nowhere).reshape(-1)
+    rows = {
+        name: x.at[index].set(new[name].reshape(-1, *x.shape[1:]), mode="drop")
+        for name, x in replay.rows.items()
+    }
+    sizes, heads = replay.sizes[rings] + num, replay.heads[rings] + num
+    return replace(
+        replay,
+        rows=rows,
+        sizes=replay.sizes.at[rings].set(jnp.minimum(sizes, config.size)),
+        heads=replay.heads.at[rings].set(heads % config.size),
+        num_written=replay.num_written.at[rings].add(num.astype(jnp.uint32)),
+    )
+
+
+def _held(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ring and age of every transition, where rings hold so many."""
+    rings = np.repeat(np.arange(len(sizes)), sizes)
+    starts = np.cumsum(sizes, dtype=np.int64) - sizes
+    return rings, np.arange(len(rings)) - starts[rings]
+
+
+@partial(jax.jit, donate_argnums=0)
+def _filled(rows: Arrays, index: jax.Array, new: Arrays) -> Arrays:
+    return {name: x.at[index].set(new[name]) for name, x in rows.items()}
+
+
+def _check_shape(name: str, found: Any, expected: tuple[int, ...]) -> None:
+    shape = np.shape(found)
+    check(shape == expected, f"{name} is of shape {list(shape)}, not {list(expected)}")
+
+
+def _check_memory(config: ReplayConfig, row: int) -> None:
+    """Raise an AdaptaxError unless rows of so many bytes fit."""
+    num, size, device = config.num_rings, config.size, jax.local_devices()[0]
+    check(num * size < 2**31, f"a replay of {num} x {size} transitions: buffer_size is too large")
+    needed, available = num * size * row, _available(None if device.platform == "cpu" else device)
+    if available is not None and needed > available:
+        raise AdaptaxError(
+            f"a replay of {num} x {size} transitions of {row} bytes needs "
+            f"{needed / _GIB:.1f} GiB, of which {available / _GIB:.1f} GiB are available; "
+            "a smaller buffer_size fits"
+        )
+
+
+def _available(device: jax.Device | None) -> int | None:
+    """Bytes that can still be had, of the host or of a device; None if nobody says."""
+    if device is not None:
+        stats = device.memory_stats() or {}
+        return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
+    limits = []
+    if _MEMINFO.exists():
+        entries = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        limits.append(int(entries["MemAvailable"].split()[0]) * 1024)
+    if _CGROUP_LIMIT.exists() and (text := _CGROUP_LIMIT.read_text().strip()) != "max":
+        limits.append(int(text))
+    return min(limits, default=None)

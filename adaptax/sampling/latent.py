@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, Step, Transitions, select
+from adaptax.core.experience import PyTree, Step, select
 from adaptax.functional.belief import Belief
 from adaptax.sampling.actors import Extras
 
@@ -52,22 +51,3 @@ class LatentActor:
     def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The same z, or none after an episode's end."""
         return select(step.terminated | step.truncated, jax.tree.map(jnp.zeros_like, carry), carry)
-
-
-def context_tokens(steps: Transitions | Rollout, *, next_obs: bool) -> jax.Array:
-    """What a context is made of, (o, a, r) and o' if asked for: [..., F]; rewards as they came."""
-    parts = [steps.obs, steps.action, steps.reward[..., None]]
-    return jnp.concatenate([*parts, steps.next_obs] if next_obs else parts, axis=-1)
-
-
-def bare(rollout: Rollout) -> Rollout:
-    """The steps alone, in NumPy."""
-    return jax.tree.map(np.asarray, replace(rollout.steps, extras={}))
-
-
-def in_a_row(rollout: Rollout) -> Rollout:
-    """The steps with all episodes of a task one after another, [M, 1, N * T].
-
-    A ring then holds, and forgets, one episode after another, however lanes held them.
-    """
-    return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), bare(rollout))

@@ -106,6 +106,11 @@ class Sampler:
         rollout, self._cursor = self._run(actor, cursor, num_steps, None)
         return rollout
 
+    @property
+    def unfinished_tasks(self) -> tuple[Task, ...]:
+        """Those on which `steps` would go on; none after `episodes`."""
+        return () if self._cursor is None else self._cursor.tasks
+
     def goes_on(self, tasks: tuple[Task, ...], num_lanes: int) -> bool:
         """Whether `steps` with these would go on where the last call stopped."""
         return self._cursor is not None and _same(self._cursor, tasks, num_lanes)

@@ -84,7 +84,7 @@ def test_the_temperature_loss_leaves_the_policy_alone():
     np.testing.assert_array_equal(grads, 0.0)
 
 
-def test_polyak_weighs_the_old_target():
-    """V7: from target 0 and online 1, .995 gives .005."""
-    moved = averaged({"w": jnp.zeros(3)}, {"w": jnp.ones(3)}, 0.995)
-    np.testing.assert_allclose(moved["w"], 0.005, rtol=1e-4)
+def test_tau_weighs_the_new_values():
+    """From target 0 and online 1, .005 gives .005."""
+    after = averaged({"w": jnp.zeros(3)}, {"w": jnp.ones(3)}, 0.005)
+    np.testing.assert_allclose(after["w"], 0.005, rtol=1e-6)

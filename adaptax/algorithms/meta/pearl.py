@@ -8,37 +8,198 @@ the encoder. An episode is played on one draw of z, so that what is uncertain is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from adaptax.algorithms.base import Algorithm, Metrics, check_finite, return_metrics
-from adaptax.algorithms.meta.pearl_networks import Networks, PEARLConfig
-from adaptax.algorithms.off_policy.family import Learner, fresh_learner
-from adaptax.core.errors import ConfigError
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.off_policy.family import Learner, Optimizers, descended, init_learner
+from adaptax.core.config import check_positive, check_unit
+from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions
 from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.functional.belief import Belief, prior
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
-from adaptax.learning.minibatches import Figures
-from adaptax.learning.replay import Replay, ReplayConfig
+from adaptax.learning.context import bare, context_tokens, in_a_row, joined
+from adaptax.learning.minibatches import ADAM, Figures
+from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, sample
+from adaptax.networks.critics import ensemble
+from adaptax.networks.encoders import ContextEncoder, LatentPolicy, LatentValue
 from adaptax.sampling.actors import Actor
-from adaptax.sampling.latent import LatentActor, bare, in_a_row
+from adaptax.sampling.latent import LatentActor
 from adaptax.sampling.sampler import Sampler
 
-BLOCK_BYTES = 2**26
-"""Minibatches that are gathered at once."""
+
+@dataclass(frozen=True)
+class PEARLConfig:
+    """PEARL; defaults are the authors' for half-cheetah-vel where no other source is named."""
+
+    num_train_tasks: int = 100
+    """Tasks trained on, drawn once, each with a replay of its own; all where a suite has fewer."""
+    meta_batch_size: int = 5
+    """Tasks visited an iteration, to collect steps side by side."""
+    num_initial_steps: int = 2000
+    """Environment steps on every task in the first iteration, which learns nothing yet. Steps are
+    those of whole episodes: these numbers are minima."""
+    num_prior_steps: int = 400
+    """Environment steps of a visit on a z of the prior, for context and replay."""
+    num_posterior_steps: int = 0
+    """Environment steps of a visit on a z inferred, for context and replay."""
+    num_extra_posterior_steps: int = 600
+    """Environment steps of a visit on a z inferred, for replay only."""
+    update_post_train: int = 1
+    """Episodes on an inferred z before it is inferred again; the first ones are on the prior's."""
+    num_updates: int = 2000
+    """Gradient steps an iteration (the originals' `num_steps_per_epoch`)."""
+    num_update_tasks: int = 16
+    """Tasks of a gradient step."""
+    batch_size: int = 256
+    """Transitions of each task to learn policy and values from."""
+    context_size: int = 100
+    """Transitions of each task to infer z from."""
+    context_minibatch_size: int | None = None
+    """Transitions of the parts that these are split into, with a gradient step for each; None:
+    they are not."""
+    buffer_size: int = 50_000
+    """Transitions kept of each task; the published run ends with half as many."""
+    latent_size: int = 5
+    """L, the dimensions of z."""
+    hidden_sizes: tuple[int, ...] = (300, 300, 300)
+    """Hidden layers of policy and values."""
+    encoder_hidden_sizes: tuple[int, ...] = (200, 200, 200)
+    information_bottleneck: bool = True
+    """Whether z is drawn from a belief kept near the prior, or is the mean of what tokens say."""
+    kl_coeff: float = 0.1
+    """Weight of the belief's KL from the prior."""
+    kl_reduction: Literal["sum", "mean"] = "sum"
+    """Over the tasks of a gradient step; the critics' loss is a mean, so that with `sum` the
+    bottleneck tightens as `num_update_tasks` grows."""
+    next_obs_in_context: bool = False
+    """Whether z is inferred from (o, a, r, o'), or from (o, a, r)."""
+    critic: Literal["twin_target", "value"] = "twin_target"
+    """What a target is made of: the lower of two lagging critics and a temperature (as SAC does
+    since 2018b), or a lagging value function (the original's)."""
+    init_temperature: float = 1.0
+    """Temperature at the start, with `twin_target`; with `value` it is 1."""
+    learn_temperature: bool = True
+    """Whether `twin_target` learns it."""
+    target_entropy: float | None = None
+    """Entropy in nats that it is learned for; None: minus the number of action dimensions."""
+    discount: float = 0.99
+    reward_scale: float = 5.0
+    """Factor on rewards where policy and values learn from them; z is inferred without it."""
+    tau: float = 0.005
+    """Weight of the new values in what lags behind."""
+    policy_lr: float = 3e-4
+    """Step size of Adam, for the temperature too."""
+    critic_lr: float = 3e-4
+    value_lr: float = 3e-4
+    encoder_lr: float = 3e-4
+    """Step size of Adam for the encoder."""
+    policy_mean_reg_coeff: float = 1e-3
+    """Weight of the mean square of the policy's mean before tanh."""
+    policy_std_reg_coeff: float = 1e-3
+    """Weight of the mean square of the policy's log standard deviation."""
+    policy_pre_activation_coeff: float = 0.0
+    """Weight of the squared norm of actions before tanh."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_train_tasks", "meta_batch_size", "num_initial_steps")
+        check_positive(self, "update_post_train", "num_updates", "num_update_tasks", "batch_size")
+        check_positive(self, "context_size", "context_minibatch_size", "latent_size")
+        check_positive(self, "buffer_size", "hidden_sizes", "encoder_hidden_sizes")
+        check_positive(
+            self, "init_temperature", "reward_scale", "policy_lr", "critic_lr", "value_lr"
+        )
+        check_positive(self, "encoder_lr", "tau")
+        check_unit(self, "discount", "tau")
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            check(value >= 0, f"{name} must not be negative, not {value}")
+        check(
+            self.meta_batch_size <= self.num_train_tasks,
+            f"meta_batch_size {self.meta_batch_size} must not exceed "
+            f"num_train_tasks {self.num_train_tasks}: an iteration visits a task once",
+        )
+        check(
+            self.context_size % self.step_context_size == 0,
+            f"context_size {self.context_size} must be a multiple of "
+            f"context_minibatch_size {self.step_context_size}",
+        )
+        for name in ("hidden_sizes", "encoder_hidden_sizes"):
+            check(len(getattr(self, name)) > 0, f"{name} must name at least one layer")
+        check(
+            self.num_prior_steps + self.num_posterior_steps + self.num_extra_posterior_steps > 0,
+            "num_prior_steps, num_posterior_steps and num_extra_posterior_steps are all 0: "
+            "one must be greater, or nothing is ever collected",
+        )
+
+    @property
+    def step_context_size(self) -> int:
+        """Transitions that a gradient step infers z from."""
+        return self.context_minibatch_size or self.context_size
+
+
+_NOT_NEGATIVE = (
+    "num_prior_steps",
+    "num_posterior_steps",
+    "num_extra_posterior_steps",
+    "kl_coeff",
+    "policy_mean_reg_coeff",
+    "policy_std_reg_coeff",
+    "policy_pre_activation_coeff",
+)
+
+_NOT_NEGATIVE = (
+    "num_prior_steps",
+    "num_posterior_steps",
+    "num_extra_posterior_steps",
+    "kl_coeff",
+    "policy_mean_reg_coeff",
+    "policy_std_reg_coeff",
+    "policy_pre_activation_coeff",
+)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """PEARL's networks: four Flax modules, yours or the default ones.
+
+    O numbers of an observation, A of an action, F of a token of context, L of z; C tokens. Inputs'
+    batch axes broadcast: all rows of a task come with one z, obs [M, B, O] and z [M, 1, L].
+    """
+
+    encoder: nn.Module
+    """(tokens [..., C, F], valid [..., C]) -> Belief [..., L] (functional/belief.py). A token is
+    (o, a, r), and o' if `next_obs_in_context`."""
+    policy: nn.Module
+    """(obs [..., O], z [..., L]) -> a TanhGaussian [..., A] (functional/distributions.py)."""
+    critics: nn.Module
+    """(obs [..., O], action [..., A], z [..., L]) -> values [E, ...] of E critics."""
+    value: nn.Module | None = None
+    """(obs [..., O], z [..., L]) -> values [...]; only for `critic` "value"."""
+
+
+def default_networks(config: PEARLConfig, spec: EnvSpec) -> Networks:
+    """The networks that the config describes."""
+    sizes, bottleneck = config.encoder_hidden_sizes, config.information_bottleneck
+    return Networks(
+        encoder=ContextEncoder(sizes, config.latent_size, bottleneck),
+        policy=LatentPolicy(config.hidden_sizes, spec.action.size),
+        critics=ensemble(LatentValue, 2)(config.hidden_sizes),
+        value=LatentValue(config.hidden_sizes) if config.critic == "value" else None,
+    )
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything learned; both replays have a ring for each task and change in place."""
+    """Everything learned, and what to learn from; both replays have a ring for each task."""
 
     learner: Learner
     replay: Replay
@@ -48,58 +209,186 @@ class State:
     key: jax.Array
 
 
-class PEARL(Algorithm):
-    """Probabilistic embeddings for actor-critic RL."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """What an iteration collects."""
+
+    steps: Rollout
+    """[m, 1, T, ...], all steps of m tasks, for the replay."""
+    rings: jax.Array
+    """[m] int32, the tasks."""
+    context: Replay
+    """The context after the visit."""
+    returns: jax.Array
+    """[2], mean return of the visit's first episodes and of its last."""
+    learn: bool = field(metadata={"static": True})
+    """Whether gradient steps follow: not in the first iteration, which fills the replays."""
+
+
+class PEARL(Algorithm[State, Data]):
+    """Probabilistic embeddings for actor-critic RL; `networks` is a `Networks` of this file."""
 
     name = "pearl"
+    in_place = ("replay",)
+    finite_metrics = ("critic_loss", "policy_loss")
     task_counts = ("num_train_tasks",)
     config: PEARLConfig
+    networks: Networks
 
-    def __init__(self, config: PEARLConfig, spec: EnvSpec) -> None:
+    def __init__(
+        self, config: PEARLConfig, spec: EnvSpec, networks: Networks | None = None
+    ) -> None:
         super().__init__(config, spec)
         if not isinstance(spec.action, Continuous):
             raise ConfigError("pearl takes continuous actions, not choices")
-        self.networks = Networks(config, spec)
+        self.networks = networks or default_networks(config, spec)
+        self.with_value = config.critic == "value"
+        check(
+            not self.with_value or self.networks.value is not None,
+            "critic 'value' needs networks with a value",
+        )
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters, targets equal to them, empty replays."""
-        config = self.config
-        key, params_key, learner_key = jax.random.split(key, 3)
-        params = self.networks.init(params_key)
-        opt_state = {name: self.networks.optimizer(name).init(params[name]) for name in params}
-        target = params["value" if config.critic == "value" else "critics"]
-        learner = fresh_learner(params, target, opt_state, learner_key)
+        config, spec, networks = self.config, self.spec, self.networks
+        key, learner_key, *keys = jax.random.split(key, 6)
+        obs, action = jnp.zeros(spec.observation_size), jnp.zeros(spec.action.size)
+        z, token = jnp.zeros(config.latent_size), jnp.zeros((1, self.token_size))
+        params = {
+            "encoder": networks.encoder.init(keys[0], token, jnp.ones(1, bool)),
+            "policy": networks.policy.init(keys[1], obs, z),
+            "critics": networks.critics.init(keys[2], obs, action, z),
+        }
+        if networks.value is not None and self.with_value:
+            params["value"] = networks.value.init(keys[3], obs, z)
+        else:
+            params["log_temperature"] = jnp.log(jnp.float32(config.init_temperature))
+        optimizers = self._optimizers(*params)
+        learner = init_learner(params, params[self._lagging], optimizers, learner_key)
         visit = config.num_prior_steps + config.num_posterior_steps
         # Whole episodes, so that a phase may be longer by almost one.
-        context_size = max(config.num_initial_steps, visit) + 2 * self.spec.horizon
+        context_size = max(config.num_initial_steps, visit) + 2 * spec.horizon
         replay, context = (
-            Replay(ReplayConfig(size, config.num_train_tasks, 1, config.discount), self.spec)
+            make_replay(ReplayConfig(size, config.num_train_tasks, 1, config.discount), spec)
             for size in (config.buffer_size, context_size)
         )
         return State(learner, replay, context, key)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Visit a few tasks to collect steps, then learn from replays of all (algorithm 1)."""
-        config = self.config
-        tasks = sampler.fixed_tasks(config.num_train_tasks)
-        key, visit_key, collect_key, learn_key = jax.random.split(state.key, 4)
-        visit = _Visits(self, state, sampler, tasks)
-        if len(state.replay) == 0:
-            for rings in _parts(np.arange(len(tasks)), config.num_tasks_sample):
-                visit.collect(rings, config.num_initial_steps)
-        rings = np.asarray(jax.random.permutation(visit_key, len(tasks)))
-        rollouts = visit.run(rings[: config.num_tasks_sample], collect_key)
-        learner, figures = self._learn(state, len(tasks), learn_key)
-        check_finite(figures, "critic_loss", "policy_loss")
-        returns = [return_metrics(rollout, 1)["return"] for rollout in rollouts]
-        held = {"replay_size": len(state.replay), "num_updates": int(learner.num_updates)}
-        metrics = {"return": returns[-1], "return/prior": returns[0], **figures, **held}
-        return replace(state, learner=learner, key=key), metrics
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """A visit to a few tasks (algorithm 1, lines 3 to 8); at first steps on all of them."""
+        tasks = sampler.fixed_tasks(self.config.num_train_tasks)
+        if not np.asarray(state.replay.sizes).any():
+            return self._first_steps(state, sampler, tasks)
+        config, context = self.config, state.context
+        _, order_key, *infer_keys = jax.random.split(state.key, 4)
+        order = np.asarray(jax.random.permutation(order_key, len(tasks)))
+        rings = order[: config.meta_batch_size].astype(np.int32)
+        visit = _Visit(self, state, sampler, tasks, rings)
+        if config.num_prior_steps + config.num_posterior_steps > 0:
+            context = clear(context, jnp.asarray(rings))
+        before, context = visit.phase(context, config.num_prior_steps)
+        within, context = visit.phase(context, config.num_posterior_steps, infer_keys[0])
+        extra = config.num_extra_posterior_steps
+        after, _ = visit.phase(context, extra, infer_keys[1], for_context=False)
+        rollouts = [*before, *within, *after]
+        returns = jnp.stack([_mean_return(rollouts[0]), _mean_return(rollouts[-1])])
+        steps = joined(rollouts, self.spec.horizon)
+        return Data(steps, jnp.asarray(rings), context, returns, learn=True)
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Steps into the replay, then all gradient steps of an iteration (lines 9 to 19)."""
+        config, learner, figures = self.config, state.learner, dict[str, jax.Array]()
+        replay = add(state.replay, data.steps, data.rings)
+        key, rings_key = jax.random.split(state.key)
+
+        def step(learner: Learner, rings: jax.Array) -> tuple[Learner, Figures]:
+            key, *keys = jax.random.split(learner.key, 4)
+            num, rings = len(rings), rings[:, None]
+            batch = sample(replay, keys[0], (num, config.batch_size), rings)
+            context = sample(data.context, keys[1], (num, config.step_context_size), rings)
+            learner, figures = self.gradient_step(learner, batch, context, keys[2])
+            return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
+
+        if data.learn:
+            shape, num_tasks = (config.num_updates, config.num_update_tasks), replay.sizes > 0
+            rings = jax.random.randint(rings_key, shape, 0, jnp.sum(num_tasks))
+            rings = jnp.repeat(rings, config.context_size // config.step_context_size, axis=0)
+            learner, figures = jax.lax.scan(step, learner, rings)
+            figures = jax.tree.map(jnp.mean, figures)
+            figures |= {"return/prior": data.returns[0], "return": data.returns[1]}
+        counters = {"replay_size": jnp.sum(replay.sizes), "num_updates": learner.num_updates}
+        return State(learner, replay, data.context, key), {**figures, **counters}
+
+    def gradient_step(
+        self, learner: Learner, batch: Transitions, context: Transitions, key: jax.Array
+    ) -> tuple[Learner, Figures]:
+        """One step on M tasks, their minibatches [M, B, ...] and contexts [M, C, ...]."""
+        config, critics = self.config, self.networks.critics
+        z_key, next_key, action_key = jax.random.split(key, 3)
+        temperature = self._temperature(learner)
+
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Any]:
+            belief = self.infer(params["encoder"], context)
+            z = belief.sample(z_key)[:, None]
+            target = self._target(learner, batch, jax.lax.stop_gradient(z), next_key)
+            q = critics.apply(params["critics"], batch.obs, batch.action, z)
+            # Not halved in the originals, and the KL is weighed against it.
+            loss = 2.0 * ensemble_loss(q.reshape(len(q), -1), target.reshape(-1))
+            kl = self._kl(belief)
+            figures = {"critic_loss": loss, "q": jnp.mean(q), "kl": kl}
+            return loss + config.kl_coeff * kl, (jax.lax.stop_gradient(z), figures)
+
+        def policy_loss(params: PyTree) -> tuple[jax.Array, Any]:
+            distribution = self.networks.policy.apply(params["policy"], batch.obs, z)
+            u = distribution.unbounded.sample(action_key)
+            log_prob = distribution.log_prob_of_unbounded(u)
+            q = critics.apply(learner.params["critics"], batch.obs, jnp.tanh(u), z).min(0)
+            loss = jnp.mean(temperature * log_prob - q)
+            figures = {"policy_loss": loss, "entropy": -jnp.mean(log_prob)}
+            return loss + self._policy_penalty(distribution, u), (q - log_prob, figures)
+
+        learner, (z, figures) = descended(
+            learner, critic_loss, self._optimizers("critics", "encoder")
+        )
+        learner, (soft_value, more) = descended(learner, policy_loss, self._optimizers("policy"))
+        figures |= more
+        learner, more = self._last_step(learner, batch.obs, z, soft_value, figures["entropy"])
+        target = averaged(learner.target, learner.params[self._lagging], config.tau)
+        return replace(learner, target=target), figures | more
+
+    def _last_step(
+        self,
+        learner: Learner,
+        obs: jax.Array,
+        z: jax.Array,
+        soft_value: jax.Array,
+        entropy: jax.Array,
+    ) -> tuple[Learner, Figures]:
+        """The value function's step, or the temperature's if that is learned."""
+        temperature = self._temperature(learner)
+
+        def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+            assert self.networks.value is not None
+            value = self.networks.value.apply(params["value"], obs, z)
+            loss = jnp.mean(jnp.square(value - soft_value))
+            return loss, {"value_loss": loss}
+
+        def loss_of_temperature(params: PyTree) -> tuple[jax.Array, Figures]:
+            loss = temperature_loss(params["log_temperature"], -entropy, self.target_entropy)
+            return loss, {"temperature": temperature}
+
+        if self.with_value:
+            return descended(learner, value_loss, self._optimizers("value"))
+        if self.config.learn_temperature:
+            return descended(learner, loss_of_temperature, self._optimizers("log_temperature"))
+        return learner, {}
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy on a z of the prior, another in every episode."""
         params = state.learner.params["policy"]
-        return LatentActor(params, self.networks.policy, self.networks.prior, deterministic)
+        belief = prior(self.config.latent_size, known=not self.config.information_bottleneck)
+        return LatentActor(params, self.networks.policy, belief, deterministic)
 
     def adapt(
         self,
@@ -110,190 +399,148 @@ class PEARL(Algorithm):
         deterministic: bool = False,
     ) -> Actor:
         """The policy on a z inferred, lane by lane, from all steps so far (algorithm 2)."""
-        seen = jax.tree.map(lambda *xs: np.concatenate(xs, axis=2), *map(bare, history))
-        belief = _infer(self.networks, state.learner.params["encoder"], seen, seen.valid)
+        steps = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=2), *map(bare, history))
+        belief = _infer(self, state.learner.params["encoder"], steps, steps.valid)
         params = state.learner.params["policy"]
         return LatentActor(params, self.networks.policy, belief, deterministic)
 
-    def _learn(self, state: State, num_tasks: int, key: jax.Array) -> tuple[Learner, Metrics]:
-        """All gradient steps of an iteration, in compiled scans over what was gathered before."""
-        config, learner, every = self.config, state.learner, []
-        shape = (config.num_updates, config.meta_batch_size)
-        rings = np.asarray(jax.random.randint(key, shape, 0, num_tasks))
-        rings = np.repeat(rings, config.context_size // config.mini_context, axis=0)
-        for i, block in enumerate(_parts(rings, self._block_size(len(rings)))):
-            keys = jax.random.split(jax.random.fold_in(key, i))
-            batches = state.replay.sample_rings(keys[0], block, config.batch_size)
-            contexts = state.context.sample_rings(keys[1], block, config.mini_context)
-            learner, figures = gradient_steps(self.networks, learner, batches, contexts)
-            every.append(figures)
-        return learner, {name: float(np.mean([f[name] for f in every])) for name in every[0]}
+    def infer(
+        self, encoder: PyTree, steps: Transitions | Rollout, valid: jax.Array | None = None
+    ) -> Belief:
+        """The belief [..., L] from contexts [..., C], or their steps that are `valid` [..., C]."""
+        tokens = context_tokens(steps, next_obs=self.config.next_obs_in_context)
+        valid = jnp.ones(tokens.shape[:-1], bool) if valid is None else valid
+        belief: Belief = self.networks.encoder.apply(encoder, tokens, valid)
+        return belief
 
-    def _block_size(self, num_steps: int) -> int:
-        """Gradient steps whose minibatches fit in BLOCK_BYTES, in blocks of equal size."""
-        config, spec = self.config, self.spec
-        rows = config.meta_batch_size * (config.batch_size + config.mini_context)
-        step_bytes = 4 * rows * (2 * spec.observation_size + spec.action.size + 3)
-        most = min(max(BLOCK_BYTES // step_bytes, 1), num_steps)
-        return next(size for size in range(most, 0, -1) if num_steps % size == 0)
+    @property
+    def token_size(self) -> int:
+        """F: numbers of a step in a context."""
+        size = self.spec.observation_size + self.spec.action.size + 1
+        return size + self.config.next_obs_in_context * self.spec.observation_size
+
+    @property
+    def target_entropy(self) -> float:
+        """Entropy in nats that the temperature is learned for."""
+        asked = self.config.target_entropy
+        return -float(self.spec.action.size) if asked is None else asked
+
+    @property
+    def _lagging(self) -> str:
+        """The network that has a lagging copy."""
+        return "value" if self.with_value else "critics"
+
+    def _optimizers(self, *names: str) -> Optimizers:
+        config = self.config
+        rates = {
+            "critics": config.critic_lr,
+            "value": config.value_lr,
+            "encoder": config.encoder_lr,
+        }
+        return {name: ADAM(rates.get(name, config.policy_lr)) for name in names}
+
+    def _temperature(self, learner: Learner) -> jax.Array:
+        if self.with_value:
+            return jnp.float32(1.0)
+        return jnp.exp(learner.params["log_temperature"])
+
+    def _target(
+        self, learner: Learner, batch: Transitions, z: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """What the critics learn [M, B]: by the lagging value, or SAC's by lagging critics."""
+        if self.networks.value is not None and self.with_value:
+            next_value = self.networks.value.apply(learner.target, batch.next_obs, z)
+        else:
+            policy = self.networks.policy.apply(learner.params["policy"], batch.next_obs, z)
+            action, log_prob = policy.sample_and_log_prob(key)
+            q = self.networks.critics.apply(learner.target, batch.next_obs, action, z)
+            next_value = jnp.min(q, axis=0) - self._temperature(learner) * log_prob
+        reward = self.config.reward_scale * batch.reward
+        return td_target(reward, batch.discount, batch.terminated, next_value)
+
+    def _kl(self, belief: Belief) -> jax.Array:
+        """KL of beliefs [M] from the prior, summed or averaged; 0 without the bottleneck."""
+        if not self.config.information_bottleneck:
+            return jnp.zeros(())
+        kl = belief.kl_from_prior()
+        return jnp.sum(kl) if self.config.kl_reduction == "sum" else jnp.mean(kl)
+
+    def _policy_penalty(self, distribution: Any, u: jax.Array) -> jax.Array:
+        """The regularisers of the policy, all of what comes before tanh."""
+        config = self.config
+        penalty = config.policy_mean_reg_coeff * jnp.mean(jnp.square(distribution.mean))
+        penalty += config.policy_std_reg_coeff * jnp.mean(jnp.square(distribution.log_std))
+        return penalty + config.policy_pre_activation_coeff * jnp.mean(jnp.sum(jnp.square(u), -1))
+
+    def _first_steps(self, state: State, sampler: Sampler, tasks: tuple[Any, ...]) -> Data:
+        """Steps on every task, on the prior, for replay and context."""
+        num, size, parts = len(tasks), self.config.meta_batch_size, []
+        context = state.context
+        for rings in np.split(np.arange(num, dtype=np.int32), range(size, num, size)):
+            visit = _Visit(self, state, sampler, tasks, rings)
+            rollouts, context = visit.phase(context, self.config.num_initial_steps)
+            parts.append(joined(rollouts, self.spec.horizon))
+        longest = max(part.valid.shape[2] for part in parts)
+        parts = [joined([part], longest) for part in parts]
+        steps = jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
+        return Data(steps, jnp.arange(num), context, jnp.zeros(2), learn=False)
 
 
 @dataclass(frozen=True)
-class _Visits:
-    """Collection: all tasks of a visit side by side, in whole episodes."""
+class _Visit:
+    """Collection on some tasks side by side, in whole episodes."""
 
     pearl: PEARL
     state: State
     sampler: Sampler
     tasks: tuple[Any, ...]
-    """Those trained on, in the order of their rings."""
+    """All that are trained on, in the order of their rings."""
+    rings: np.ndarray
+    """Those visited."""
 
-    def run(self, rings: np.ndarray, key: jax.Array) -> list[Rollout]:
-        """A visit to some tasks: context anew, and steps for the replay."""
-        config, keys = self.pearl.config, jax.random.split(key)
-        if config.num_prior_steps + config.num_posterior_steps > 0:
-            self.state.context.clear(rings)
-        return [
-            *self.collect(rings, config.num_prior_steps),
-            *self.collect(rings, config.num_posterior_steps, keys[0]),
-            *self.collect(rings, config.num_extra_posterior_steps, keys[1], context=False),
-        ]
-
-    def collect(
+    def phase(
         self,
-        rings: np.ndarray,
+        context: Replay,
         num_steps: int,
         infer_key: jax.Array | None = None,
         *,
-        context: bool = True,
-    ) -> list[Rollout]:
-        """At least `num_steps` steps on each task.
+        for_context: bool = True,
+    ) -> tuple[list[Rollout], Replay]:
+        """At least `num_steps` steps on each task, and the context, with them if they are for it.
 
         On a z of the prior; with `infer_key`, after each round of `update_post_train` episodes, on
         one inferred from a random part of the context.
         """
-        state, horizon = self.state, self.pearl.spec.horizon
-        lanes = -(-num_steps // horizon)
+        lanes = -(-num_steps // self.pearl.spec.horizon)
         if infer_key is not None:
             lanes = self.pearl.config.update_post_train
-        tasks = tuple(self.tasks[ring] for ring in rings)
-        actor, rollouts = self.pearl.actor(state), list[Rollout]()
-        missing = np.full(len(rings), num_steps)
+        tasks = tuple(self.tasks[ring] for ring in self.rings)
+        actor, rollouts = self.pearl.actor(self.state), list[Rollout]()
+        missing = np.full(len(tasks), num_steps)
         while missing.max() > 0:
             if infer_key is not None and rollouts:
-                actor = self._informed(rings, jax.random.fold_in(infer_key, len(rollouts)))
-            rollout = self.sampler.episodes(actor, tasks, lanes, 1)
-            steps = in_a_row(rollout)
-            state.replay.add(steps, rings)
-            if context:
-                state.context.add(steps, rings)
+                actor = self._informed(context, jax.random.fold_in(infer_key, len(rollouts)))
+            rollout = bare(self.sampler.episodes(actor, tasks, lanes, 1))
+            if for_context:
+                context = _add(context, in_a_row(rollout), self.rings)
             missing = missing - np.asarray(rollout.valid).sum((1, 2))
             rollouts.append(rollout)
-        return rollouts
+        return rollouts, context
 
-    def _informed(self, rings: np.ndarray, key: jax.Array) -> Actor:
+    def _informed(self, context: Replay, key: jax.Array) -> Actor:
         """The actor on each task's own z, inferred as in a gradient step."""
-        config, params = self.pearl.config, self.state.learner.params
-        context = self.state.context.sample_rings(key, rings, config.context_size)
-        belief = _infer(self.pearl.networks, params["encoder"], context)
-        belief = jax.tree.map(lambda x: x[:, None], belief)
-        return LatentActor(params["policy"], self.pearl.networks.policy, belief)
+        pearl, params = self.pearl, self.state.learner.params
+        shape = (len(self.rings), pearl.config.context_size)
+        steps = _sample(context, key, shape, self.rings[:, None])
+        belief = jax.tree.map(lambda x: x[:, None], _infer(pearl, params["encoder"], steps))
+        return LatentActor(params["policy"], pearl.networks.policy, belief)
 
 
-@partial(jax.jit, static_argnums=0)
-def gradient_steps(
-    networks: Networks, learner: Learner, batches: Transitions, contexts: Transitions
-) -> tuple[Learner, Figures]:
-    """A step on each of K minibatches [K, M, B, ...] and contexts [K, M, C, ...]; mean figures."""
-
-    def step(learner: Learner, data: tuple[Transitions, Transitions]) -> tuple[Learner, Figures]:
-        key, update_key = jax.random.split(learner.key)
-        learner, figures = update(networks, learner, *data, update_key)
-        return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
-
-    learner, figures = jax.lax.scan(step, learner, (batches, contexts))
-    return learner, jax.tree.map(jnp.mean, figures)
+def _mean_return(rollout: Rollout) -> jax.Array:
+    """Mean over lanes of whole episodes, one in each."""
+    return jnp.mean(jnp.sum(rollout.reward, axis=2, where=rollout.valid))
 
 
-def update(
-    nets: Networks, learner: Learner, batch: Transitions, context: Transitions, key: jax.Array
-) -> tuple[Learner, Figures]:
-    """One gradient step on M tasks, their minibatches [M, B, ...] and contexts [M, C, ...]."""
-    config, z_key, next_key, action_key = nets.config, *jax.random.split(key, 3)
-    with_value = config.critic == "value"
-    alpha = jnp.float32(1.0) if with_value else jnp.exp(learner.params["log_alpha"])
-
-    def next_value(z: jax.Array) -> jax.Array:
-        if with_value:
-            return nets.value.apply(learner.target, batch.next_obs, z)
-        distribution = nets.policy.apply(learner.params["policy"], batch.next_obs, z)
-        action, log_prob = distribution.sample_and_log_prob(next_key)
-        q = nets.critics.apply(learner.target, batch.next_obs, action, z)
-        return jnp.min(q, axis=0) - alpha * log_prob
-
-    def critic_loss(params: PyTree) -> tuple[jax.Array, Any]:
-        belief = nets.infer(params["encoder"], context)
-        z = belief.sample(z_key)[:, None]
-        reward, after = config.reward_scale * batch.reward, next_value(jax.lax.stop_gradient(z))
-        target = td_target(reward, batch.discount, batch.terminated, after)
-        q = nets.critics.apply(params["critics"], batch.obs, batch.action, z)
-        # Not halved in the originals, and the KL is weighed against it.
-        loss = 2.0 * ensemble_loss(q.reshape(2, -1), target.reshape(-1))
-        kl = nets.kl(belief)
-        figures = {"critic_loss": loss, "q": jnp.mean(q), "kl": kl}
-        return loss + config.kl_coeff * kl, (jax.lax.stop_gradient(z), figures)
-
-    def policy_loss(params: PyTree) -> tuple[jax.Array, Any]:
-        distribution = nets.policy.apply(params["policy"], batch.obs, z)
-        u = distribution.unbounded.sample(action_key)
-        log_prob = distribution.log_prob_of_unbounded(u)
-        q = nets.critics.apply(learner.params["critics"], batch.obs, jnp.tanh(u), z).min(0)
-        loss = jnp.mean(alpha * log_prob - q)
-        penalty = config.policy_mean_reg_coeff * jnp.mean(jnp.square(distribution.mean))
-        penalty += config.policy_std_reg_coeff * jnp.mean(jnp.square(distribution.log_std))
-        penalty += config.policy_pre_activation_coeff * jnp.mean(jnp.sum(jnp.square(u), -1))
-        figures = {"policy_loss": loss, "entropy": -jnp.mean(log_prob)}
-        return loss + penalty, (q - log_prob, figures)
-
-    def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
-        value = nets.value.apply(params["value"], batch.obs, z)
-        loss = jnp.mean(jnp.square(value - soft_value))
-        return loss, {"value_loss": loss}
-
-    def alpha_loss(params: PyTree) -> tuple[jax.Array, Figures]:
-        loss = temperature_loss(params["log_alpha"], -figures["entropy"], nets.target_entropy)
-        return loss, {"temperature": alpha}
-
-    step = partial(_descended, nets)
-    learner, (z, figures) = step(learner, critic_loss, "critics", "encoder")
-    learner, (soft_value, more) = step(learner, policy_loss, "policy")
-    figures |= more
-    if with_value:
-        learner, more = step(learner, value_loss, "value")
-        figures |= more
-    elif config.learn_temperature:
-        learner, more = step(learner, alpha_loss, "log_alpha")
-        figures |= more
-    online = learner.params["value" if with_value else "critics"]
-    target = averaged(learner.target, online, 1.0 - config.tau)
-    return replace(learner, target=target), figures
-
-
-def _descended(
-    nets: Networks, learner: Learner, loss: Callable[[PyTree], Any], *names: str
-) -> tuple[Learner, Any]:
-    """The learner with the named networks a gradient step down the loss of their parameters."""
-    params, opt_state = dict(learner.params), dict(learner.opt_state)
-    grads, aux = jax.grad(loss, has_aux=True)({name: params[name] for name in names})
-    for name in names:
-        updates, opt_state[name] = nets.optimizer(name).update(grads[name], opt_state[name])
-        params[name] = optax.apply_updates(params[name], updates)
-    return replace(learner, params=params, opt_state=opt_state), aux
-
-
-_infer = jax.jit(Networks.infer, static_argnums=0)
-
-
-def _parts(x: np.ndarray, size: int) -> list[np.ndarray]:
-    """Consecutive parts of so many entries; the last may have fewer."""
-    return [x[i : i + size] for i in range(0, len(x), size)]
+_add = jax.jit(add)
+_sample = jax.jit(sample, static_argnums=2)
+_infer = jax.jit(PEARL.infer, static_argnums=0)

@@ -6,30 +6,28 @@ with the settings that Fujimoto et al. 2018 (arXiv 1802.09477) give it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar
+from dataclasses import dataclass
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
+    Data,
     Learner,
-    Loop,
+    Networks,
     OffPolicyConfig,
     State,
-    Update,
+    collect,
     descended,
-    fresh_learner,
-    fresh_state,
+    init_state,
     optimizer,
-    reset_state,
-    updated_target,
+    update,
+    with_target,
 )
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Transitions
+from adaptax.core.products import product_options
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.q_learning import ensemble_loss, td_target
 from adaptax.learning.minibatches import Figures
@@ -53,107 +51,102 @@ class DDPGConfig(OffPolicyConfig):
         check(self.noise_std >= 0, f"noise_std must not be negative, not {self.noise_std}")
 
 
-@dataclass(frozen=True)
-class Networks:
-    """The policy, and E critics as one network whose output has a leading axis [E]."""
-
-    policy: nn.Module
-    critics: nn.Module
-
-    @classmethod
-    def make(
-        cls, name: str, hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int
-    ) -> Networks:
-        """For continuous actions; raises a ConfigError for others."""
-        if not isinstance(spec.action, Continuous):
-            raise ConfigError(f"{name} takes continuous actions only; for discrete ones take dqn")
-        critics = ensemble(Critic, num_critics)(hidden_sizes)
-        return cls(DeterministicPolicy(hidden_sizes, spec.action.size), critics)
-
-    def init(self, spec: EnvSpec, key: jax.Array) -> PyTree:
-        """Parameters of both."""
-        policy_key, critic_key = jax.random.split(key)
-        obs, action = jnp.zeros(spec.observation_size), jnp.zeros(spec.action.size)
-        return {
-            "policy": self.policy.init(policy_key, obs),
-            "critics": self.critics.init(critic_key, obs, action),
-        }
-
-    def climbed(self, critics: PyTree, obs: jax.Array, policy: PyTree) -> tuple[jax.Array, Figures]:
-        """What the policy descends: minus the first critic's value of what it does."""
-        action = self.policy.apply(policy, obs)
-        loss = -jnp.mean(self.critics.apply(critics, obs, action)[0])
-        return loss, {"policy_loss": loss}
-
-    def fitted(
-        self, batch: Transitions, target: jax.Array, critics: PyTree
-    ) -> tuple[jax.Array, Figures]:
-        """What the critics descend: their squared errors."""
-        q = self.critics.apply(critics, batch.obs, batch.action)
-        loss = ensemble_loss(q, target)
-        return loss, {"critic_loss": loss, "q": jnp.mean(q)}
-
-
-class DDPG(Algorithm):
-    """Deep deterministic policy gradient; TD3 is one with twin critics and an update of its own."""
+class DDPG(Algorithm[State, Data]):
+    """Deep deterministic policy gradient; `networks` is the family's `Networks`."""
 
     name = "ddpg"
+    in_place = ("replay",)
+    finite_metrics = ("critic_loss", "policy_loss", "q")
     config: DDPGConfig
-    num_critics: ClassVar[int] = 1
+    networks: Networks
 
-    def __init__(self, config: DDPGConfig, spec: EnvSpec) -> None:
+    def __init__(self, config: DDPGConfig, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
-        self.networks = Networks.make(self.name, config.hidden_sizes, spec, self.num_critics)
-        self._loop = Loop(config, self.networks, self.update, self._explorer)
-
-    @property
-    def update(self) -> Update:
-        """One gradient step."""
-        return update
+        self.networks = networks or default_networks(self.name, config.hidden_sizes, spec, 1)
+        self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
-        """Fresh parameters, targets equal to them, an empty memory."""
-        key, learner_key, params_key = jax.random.split(key, 3)
-        params = self.networks.init(self.spec, params_key)
-        learner = fresh_learner(params, params, self._optimizers(params), learner_key)
-        return fresh_state(self.config, self.spec, learner, key)
+        """Fresh parameters, targets equal to them, nothing in the replay."""
+        return init_networks(self.config, self.spec, self.networks, key)
 
-    def reset(self, state: State) -> State:
-        """What was learned, with fresh optimizers and an empty memory."""
-        return reset_state(state, self._optimizers(state.learner.params))
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Steps of the policy with noise."""
+        return collect(
+            self.config, state, sampler, acting(self.networks, state, self.config.noise_std)
+        )
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect and learn, cycle by cycle."""
-        return self._loop.iterate(state, sampler)
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Steps into the replay, and gradient steps on minibatches of it."""
+        return update(self.config, state, data, self.gradient_step)
+
+    def gradient_step(
+        self, learner: Learner, batch: Transitions, key: jax.Array
+    ) -> tuple[Learner, Figures]:
+        """One step of the critic, then of the policy."""
+        networks, adam, lagging = self.networks, optimizer(self.config), learner.target
+        next_action = networks.policy.apply(lagging["policy"], batch.next_obs)
+        next_q = networks.critics.apply(lagging["critics"], batch.next_obs, next_action)
+        target = td_target(batch.reward, batch.discount, batch.terminated, jnp.min(next_q, axis=0))
+
+        def critics(params: PyTree) -> tuple[jax.Array, Figures]:
+            return critic_loss(networks, params["critics"], batch, target)
+
+        def policy(params: PyTree) -> tuple[jax.Array, Figures]:
+            return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
+
+        learner, figures = descended(learner, critics, {"critics": adam})
+        learner, more = descended(learner, policy, {"policy": adam})
+        return with_target(self.config, learner, learner.params), figures | more
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy without noise, always."""
-        return NoisyActor(state.learner.params["policy"], self.networks.policy, jnp.float32(0.0))
+        return acting(self.networks, state, 0.0)
 
-    def _explorer(self, state: State) -> Actor:
-        noise_std = jnp.float32(self.config.noise_std)
-        return NoisyActor(state.learner.params["policy"], self.networks.policy, noise_std)
-
-    def _optimizers(self, params: PyTree) -> PyTree:
-        return {name: optimizer(self.config).init(params[name]) for name in params}
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """Those of products of a minibatch's rows."""
+        return product_options(self.config.batch_size)
 
 
-def update(
-    config: DDPGConfig, networks: Networks, learner: Learner, batch: Transitions, key: jax.Array
-) -> tuple[Learner, Figures]:
-    """One gradient step of the critic, then of the policy."""
-    old = learner.target
-    next_action = networks.policy.apply(old["policy"], batch.next_obs)
-    next_value = networks.critics.apply(old["critics"], batch.next_obs, next_action)[0]
-    target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+def default_networks(
+    name: str, hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int
+) -> Networks:
+    """A deterministic policy and its critics; raises a ConfigError for choices."""
+    if not isinstance(spec.action, Continuous):
+        raise ConfigError(f"{name} takes continuous actions only; for discrete ones take dqn")
+    critics = ensemble(Critic, num_critics)(hidden_sizes)
+    return Networks(DeterministicPolicy(hidden_sizes, spec.action.size), critics)
 
-    step = partial(descended, optimizer(config), learner)
-    critics, critics_opt, figures = step("critics", partial(networks.fitted, batch, target))
-    policy, policy_opt, more = step("policy", partial(networks.climbed, critics, batch.obs))
-    params = {"policy": policy, "critics": critics}
-    return replace(
-        learner,
-        params=params,
-        target=updated_target(config, learner.num_updates + 1, old, params),
-        opt_state={"policy": policy_opt, "critics": critics_opt},
-    ), figures | more
+
+def init_networks(config: DDPGConfig, spec: EnvSpec, networks: Networks, key: jax.Array) -> State:
+    """The state of DDPG or TD3 before training: policy and critics, and copies of both."""
+    key, policy_key, critic_key = jax.random.split(key, 3)
+    obs, action = jnp.zeros(spec.observation_size), jnp.zeros(spec.action.size)
+    params = {
+        "policy": networks.policy.init(policy_key, obs),
+        "critics": networks.critics.init(critic_key, obs, action),
+    }
+    return init_state(config, spec, params, params, dict.fromkeys(params, optimizer(config)), key)
+
+
+def acting(networks: Networks, state: State, noise_std: float) -> Actor:
+    """The policy of DDPG or TD3 with so much noise."""
+    return NoisyActor(state.learner.params["policy"], networks.policy, jnp.float32(noise_std))
+
+
+def critic_loss(
+    networks: Networks, critics: PyTree, batch: Transitions, target: jax.Array
+) -> tuple[jax.Array, Figures]:
+    """Half the sum over critics of their mean squared errors."""
+    q = networks.critics.apply(critics, batch.obs, batch.action)
+    loss = ensemble_loss(q, target)
+    return loss, {"critic_loss": loss, "q": jnp.mean(q)}
+
+
+def policy_loss(
+    networks: Networks, policy: PyTree, critics: PyTree, obs: jax.Array
+) -> tuple[jax.Array, Figures]:
+    """Minus the first critic's value of what the policy does."""
+    action = networks.policy.apply(policy, obs)
+    loss = -jnp.mean(networks.critics.apply(critics, obs, action)[0])
+    return loss, {"policy_loss": loss}

@@ -6,30 +6,33 @@ Hasselt et al. 2016 (arXiv 1509.06461).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
+    Data,
     Learner,
-    Loop,
     OffPolicyConfig,
+    Optimizers,
     State,
+    collect,
     descended,
-    fresh_learner,
-    fresh_state,
+    init_state,
     optimizer,
-    reset_state,
-    updated_target,
+    update,
+    with_target,
 )
 from adaptax.core.config import check_unit
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
+from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.functional.q_learning import huber, of_action, td_target
 from adaptax.learning.minibatches import Figures
@@ -43,7 +46,7 @@ OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": o
 
 @dataclass(frozen=True)
 class DQNConfig(OffPolicyConfig):
-    """DQN; defaults are Pyrado's (conformance 4.6) where no other source is named."""
+    """DQN; defaults are Pyrado's where no other source is named."""
 
     num_steps: int = 200
     """Environment steps of a cycle in all lanes, equally many in each; they go on where the last
@@ -52,8 +55,8 @@ class DQNConfig(OffPolicyConfig):
     """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many
     as its environment steps."""
     num_initial_steps: int | None = 1_000
-    """Environment steps, by uniform actions, before the first gradient step: at least
-    `batch_size` and at most `memory_size`, which is what None means."""
+    """Environment steps, by uniform actions, before the first cycle with gradient steps: at least
+    `batch_size` and at most `buffer_size`, which is what None means."""
     n_step: int = 3
     """Rewards summed up before a value is asked for, fewer at an episode's end (Hessel et al.
     2018, arXiv 1710.02298)."""
@@ -72,8 +75,8 @@ class DQNConfig(OffPolicyConfig):
     target_update_interval: int = 250
     """Gradient steps from one update of the target to the next; at Pyrado's 5 the values grow
     without bound on CartPole."""
-    polyak: float = 0.0
-    """Weight of the old target in its update, Pyrado's `tau`; 0 copies."""
+    tau: float = 1.0
+    """Weight of the new values in an update of the target; 1 copies."""
     lr: float = 5e-4
     """Step size of the optimizer."""
     max_grad_norm: float | None = 0.5
@@ -84,76 +87,75 @@ class DQNConfig(OffPolicyConfig):
         check_unit(self, "init_epsilon", "final_epsilon", "epsilon_decay")
 
 
-class DQN(Algorithm):
-    """Deep Q-learning."""
+class DQN(Algorithm[State, Data]):
+    """Deep Q-learning; `networks` is a Flax module, obs [..., O] -> values [..., A]."""
 
     name = "dqn"
+    in_place = ("replay",)
+    finite_metrics = ("critic_loss", "q")
     config: DQNConfig
 
-    def __init__(self, config: DQNConfig, spec: EnvSpec) -> None:
+    def __init__(self, config: DQNConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:
         super().__init__(config, spec)
         if not isinstance(spec.action, Discrete):
             raise ConfigError("dqn takes one discrete action; for continuous ones take sac or td3")
-        self.network = ActionValues(config.hidden_sizes, spec.action.size)
-        self._loop = Loop(config, self.network, update, self.explorer)
+        self.networks = networks or ActionValues(config.hidden_sizes, spec.action.size)
+        self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
-        """Fresh parameters, the target equal to them, an empty memory."""
-        key, learner_key, params_key = jax.random.split(key, 3)
-        params = {"q": self.network.init(params_key, jnp.zeros(self.spec.observation_size))}
-        learner = fresh_learner(params, params["q"], self._optimizers(params), learner_key)
-        return fresh_state(self.config, self.spec, learner, key)
+        """Fresh parameters, the target equal to them, nothing in the replay."""
+        key, params_key = jax.random.split(key)
+        params = {"q": self.networks.init(params_key, jnp.zeros(self.spec.observation_size))}
+        return init_state(self.config, self.spec, params, params["q"], self._optimizers, key)
 
-    def reset(self, state: State) -> State:
-        """What was learned, with a fresh optimizer, the first epsilon and an empty memory."""
-        return reset_state(state, self._optimizers(state.learner.params))
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Steps of the greedy policy, and epsilon of chance."""
+        eps = epsilon(self.config, state.num_cycles)
+        explorer = EpsilonGreedyActor(state.learner.params["q"], self.networks, eps)
+        return collect(self.config, state, sampler, explorer)
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect and learn, cycle by cycle."""
-        state, metrics = self._loop.iterate(state, sampler)
-        return state, {**metrics, "epsilon": epsilon(self.config, int(state.num_iterations) - 1)}
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Steps into the replay, and gradient steps on minibatches of it."""
+        eps = epsilon(self.config, state.num_cycles) if data.learn else jnp.float32(1.0)
+        state, metrics = update(self.config, state, data, self.gradient_step)
+        return state, {**metrics, "epsilon": eps}
+
+    def gradient_step(
+        self, learner: Learner, batch: Transitions, key: jax.Array
+    ) -> tuple[Learner, Figures]:
+        """One step on the value of the action that was taken."""
+        values = self.networks.apply
+        next_q = values(learner.target, batch.next_obs)
+        chooser = values(learner.params["q"], batch.next_obs) if self.config.double else next_q
+        next_value = of_action(next_q, jnp.argmax(chooser, axis=-1))
+        target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+            q = of_action(values(params["q"], batch.obs), batch.action)
+            loss = jnp.mean(huber(q - target))
+            return loss, {"critic_loss": loss, "q": jnp.mean(q)}
+
+        learner, figures = descended(learner, critic_loss, self._optimizers)
+        return with_target(self.config, learner, learner.params["q"]), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The greedy policy, always."""
-        return EpsilonGreedyActor(state.learner.params["q"], self.network, jnp.float32(0.0))
+        return EpsilonGreedyActor(state.learner.params["q"], self.networks, jnp.float32(0.0))
 
-    def explorer(self, state: State) -> Actor:
-        """What acts while training: the greedy policy, and epsilon of chance."""
-        eps = jnp.float32(epsilon(self.config, int(state.num_iterations)))
-        return EpsilonGreedyActor(state.learner.params["q"], self.network, eps)
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """Those of products of a minibatch's rows."""
+        return product_options(self.config.batch_size)
 
-    def _optimizers(self, params: PyTree) -> PyTree:
-        return {"q": _optimizer(self.config).init(params["q"])}
-
-
-def epsilon(config: DQNConfig, num_iterations: int) -> float:
-    """Probability of a uniform action after k iterations, f + (eps_0 - f) gamma^k, f the final."""
-    above = (config.init_epsilon - config.final_epsilon) * config.epsilon_decay**num_iterations
-    return config.final_epsilon + above
+    @property
+    def _optimizers(self) -> Optimizers:
+        return {"q": optimizer(self.config, make=OPTIMIZERS[self.config.optimizer])}
 
 
-def update(
-    config: DQNConfig, network: ActionValues, learner: Learner, batch: Transitions, key: jax.Array
-) -> tuple[Learner, Figures]:
-    """One gradient step on the value of the action that was taken."""
-    next_q = network.apply(learner.target, batch.next_obs)
-    judge = network.apply(learner.params["q"], batch.next_obs) if config.double else next_q
-    next_value = of_action(next_q, jnp.argmax(judge, axis=-1))
-    target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+def epsilon(config: DQNConfig, num_cycles: jax.Array) -> jax.Array:
+    """Probability of a uniform action, f + (eps_0 - f) gamma^k in iteration k = 0, 1, ...
 
-    def loss(params: PyTree) -> tuple[jax.Array, Figures]:
-        q = of_action(network.apply(params, batch.obs), batch.action)
-        value = jnp.mean(huber(q - target))
-        return value, {"critic_loss": value, "q": jnp.mean(q)}
-
-    params, opt_state, figures = descended(_optimizer(config), learner, "q", loss)
-    return replace(
-        learner,
-        params={"q": params},
-        target=updated_target(config, learner.num_updates + 1, learner.target, params),
-        opt_state={"q": opt_state},
-    ), figures
-
-
-def _optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    return optimizer(config, make=OPTIMIZERS[config.optimizer])
+    f is the final one, gamma `epsilon_decay`; an iteration has `config.num_cycles` cycles.
+    """
+    share = jnp.float32(config.epsilon_decay) ** (num_cycles // config.num_cycles)
+    return config.final_epsilon + (config.init_epsilon - config.final_epsilon) * share

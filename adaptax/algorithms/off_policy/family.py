@@ -1,30 +1,27 @@
-"""What DQN, DDPG, TD3 and SAC share: settings, state, replay, and the loop of an iteration."""
+"""What DQN, DDPG, TD3 and SAC share: settings, state, collection, and a cycle of gradient steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from adaptax.algorithms.base import Metrics, check_finite
+from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree, Rollout, Transitions
-from adaptax.core.products import product_options
+from adaptax.core.experience import Array, PyTree, Rollout, Transitions
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
 from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule
-from adaptax.learning.replay import Replay, ReplayConfig
-from adaptax.learning.sequences import episode_metrics
+from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
 from adaptax.sampling.actors import Actor, UniformActor
-from adaptax.sampling.exploration import Accountant
 from adaptax.sampling.sampler import Sampler
 
 
@@ -48,13 +45,11 @@ class OffPolicyConfig:
     cycle stopped (Achiam 2018, Spinning Up)."""
     num_updates: int | Literal["auto"] = "auto"
     """Gradient steps of a cycle; `auto`: as many as its environment steps."""
-    memory_size: int = 1_000_000
+    buffer_size: int = 1_000_000
     """Transitions kept; the oldest make room for new ones."""
     num_initial_steps: int | None = 10_000
-    """Environment steps, by uniform actions, before the first gradient step: at least
-    `batch_size` and at most `memory_size`, which is what None means."""
-    use_trained_policy_for_refill: bool = False
-    """Whether after `reset` the memory is filled by the policy, rather than uniformly."""
+    """Environment steps, by uniform actions, before the first cycle with gradient steps: at least
+    `batch_size` and at most `buffer_size`, which is what None means."""
     batch_size: int = 256
     """Transitions of a minibatch."""
     discount: float = 0.99
@@ -66,10 +61,8 @@ class OffPolicyConfig:
     """Whether rewards are learned in units of the standard deviation of all seen."""
     target_update_interval: int = 1
     """Gradient steps from one update of the targets to the next."""
-    polyak: float = 0.995
-    """Weight of the old target in its update, Pyrado's `tau`; 0 copies."""
-    tau: float | None = None
-    """Weight of the new values instead, as in Stable-Baselines3 and garage: 1 - polyak."""
+    tau: float = 0.005
+    """Weight of the new values in an update of the targets; 1 copies."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Hidden layers of every network."""
     lr: float = 3e-4
@@ -82,18 +75,13 @@ class OffPolicyConfig:
     """Bound on the norm of the gradients of each optimizer."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_lanes", "num_tasks", "num_cycles", "num_steps", "memory_size")
+        check_positive(self, "num_lanes", "num_tasks", "num_cycles", "num_steps", "buffer_size")
         check_positive(self, "num_initial_steps", "batch_size", "n_step", "reward_scale")
         check_positive(self, "target_update_interval", "hidden_sizes", "lr", "lr_schedule_steps")
         check_positive(self, "max_grad_norm")
         check_unit(self, "discount")
         check(self.n_step < 256, f"n_step must be less than 256, not {self.n_step}")
-        check(0 <= self.polyak < 1, f"polyak must lie in [0, 1), not {self.polyak}")
-        check(
-            self.tau is None or 0 < self.tau <= 1,
-            f"tau must lie in (0, 1], not {self.tau}: it is the weight of the new values, and "
-            "1 - polyak",
-        )
+        check(0 < self.tau <= 1, f"tau must lie in (0, 1], not {self.tau}")
         check(
             self.num_updates == "auto"
             or (isinstance(self.num_updates, int) and self.num_updates > 0),
@@ -117,17 +105,12 @@ class OffPolicyConfig:
         return self.lane_steps * self.num_lanes
 
     @property
-    def fill(self) -> int:
-        """Environment steps before the first gradient step."""
-        wanted = self.num_initial_steps
-        if wanted is None:
-            return self.memory_size
-        return max(min(wanted, self.memory_size), self.batch_size)
-
-    @property
-    def target_weight(self) -> float:
-        """Weight of the old target in its update."""
-        return self.polyak if self.tau is None else 1.0 - self.tau
+    def warmup_steps(self) -> int:
+        """Environment steps by uniform actions, after which something can be learned from."""
+        wanted = self.buffer_size if self.num_initial_steps is None else self.num_initial_steps
+        # A lane's first transition is there after n_step steps.
+        least = max(self.batch_size, self.n_step * self.num_lanes)
+        return max(min(wanted, self.buffer_size), least)
 
 
 @jax.tree_util.register_dataclass
@@ -149,118 +132,108 @@ class Learner:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything learned."""
+    """Everything learned, and what to learn from."""
 
     learner: Learner
     replay: Replay
-    """Changed in place by `iteration`."""
-    num_iterations: np.ndarray
-    """Iterations so far, [] int32."""
-    key: jax.Array
+    num_cycles: jax.Array
+    """Cycles so far, [] int32."""
 
 
-Update = Callable[[Any, Any, Learner, Transitions, jax.Array], tuple[Learner, Figures]]
-"""One gradient step: (config, networks, learner, minibatch, key) -> learner, figures."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """What a cycle collects."""
 
-
-def fresh_state(config: OffPolicyConfig, spec: EnvSpec, learner: Learner, key: jax.Array) -> State:
-    """The state before training, its memory empty."""
-    layout = ReplayConfig(config.memory_size, 1, config.n_step, config.discount)
-    return State(learner, Replay(layout, spec), np.zeros((), np.int32), key)
-
-
-def fresh_learner(params: PyTree, target: PyTree, opt_state: PyTree, key: jax.Array) -> Learner:
-    """A learner before its first step, its targets equal to the networks."""
-    return Learner(params, jax.tree.map(jnp.array, target), opt_state, jnp.array(0), key)
-
-
-def reset_state(state: State, opt_state: PyTree) -> State:
-    """The same networks with all else as before training: optimizers, schedules, memory."""
-    replay = Replay(state.replay.config, state.replay.spec)
-    learner = replace(state.learner, opt_state=opt_state)
-    return State(learner, replay, np.zeros((), np.int32), state.key)
+    rollout: Rollout
+    """Steps of all lanes, without extras."""
+    goes_on: Array
+    """[] bool, whether its lanes start where those of the cycle before stopped."""
+    learn: bool = field(metadata={"static": True})
+    """Whether gradient steps follow: not while the replay is filled at first."""
 
 
 @dataclass(frozen=True)
-class Loop:
-    """An iteration of any of these algorithms: how it explores, and how it learns."""
+class Networks:
+    """The networks of SAC, DDPG and TD3: two Flax modules, yours or the family's.
 
-    config: Any
-    networks: Any
-    """Hashable, since it is compiled in."""
-    update: Update
-    explorer: Callable[[State], Actor]
-    """What acts while training."""
+    Batch axes come first: O numbers of an observation, A of an action or A choices, E critics.
+    """
 
-    def iterate(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Fill the memory if that is still to be done, then run all cycles."""
-        config = self.config
-        tasks, rollouts, figures = sampler.sample_tasks(config.num_tasks), [], []
-        missing = config.fill - int(state.replay.num_added[0])
-        if missing > 0:
-            trained = config.use_trained_policy_for_refill and int(state.learner.num_updates) > 0
-            filler = self.explorer(state) if trained else UniformActor(sampler.spec.action)
-            rollouts.append(self._collect(state, filler, sampler, tasks, missing))
-        for _ in range(config.num_cycles):
-            actor = self.explorer(state)
-            rollouts.append(self._collect(state, actor, sampler, tasks, config.num_steps))
-            state, done = self.learn(state)
-            figures.append(done)
-        means = {name: float(np.mean([f[name] for f in figures])) for name in figures[0]}
-        check_finite(means, *means)
-        state = replace(state, num_iterations=state.num_iterations + np.int32(1))
-        held = {"replay_size": len(state.replay), "num_updates": int(state.learner.num_updates)}
-        return state, {**episode_metrics(*rollouts), **means, **held}
-
-    def learn(self, state: State) -> tuple[State, Figures]:
-        """The gradient steps of one cycle, as one compiled scan."""
-        config = self.config
-        key, rows_key = jax.random.split(state.key)
-        batches = state.replay.sample(rows_key, config.cycle_updates, config.batch_size)
-        std = state.replay.reward_std if config.normalize_rewards else 1.0
-        scale = np.float32(config.reward_scale / std)
-        fixed = (self.update, config, self.networks)
-        steps = gradient_steps(config.batch_size)
-        learner, figures = steps(*fixed, state.learner, batches, scale)
-        return replace(state, learner=learner, key=key), figures
-
-    def _collect(
-        self, state: State, actor: Actor, sampler: Sampler, tasks: tuple[Any, ...], num_steps: int
-    ) -> Rollout:
-        """At least `num_steps` steps in all lanes, added to the memory."""
-        lanes = self.config.num_lanes // len(tasks)
-        goes_on = sampler.goes_on(tasks, lanes)
-        lane_steps = -(-num_steps // self.config.num_lanes)
-        rollout = sampler.steps(Accountant(actor), tasks, lanes, lane_steps)
-        state.replay.add(rollout, goes_on=goes_on)
-        return rollout
+    policy: nn.Module
+    """obs [..., O] -> DDPG and TD3: action [..., A] in [-1, 1]. SAC: a distribution over actions
+    with `sample`, `mode`, `log_prob`, and `sample_and_log_prob` for continuous ones or `logits`
+    [..., A] for one choice (functional/distributions.py: `TanhGaussian`, `Categorical`)."""
+    critics: nn.Module
+    """(obs [..., O], action [..., A]) -> values [E, ...]; for one choice obs [..., O] ->
+    [E, ..., A]. Every critic has parameters of its own (networks/critics.py: `ensemble`)."""
 
 
-@cache
-def gradient_steps(batch_size: int) -> Callable[..., tuple[Learner, Figures]]:
-    """The program of all gradient steps of a cycle, compiled for minibatches of this size."""
-    options = product_options(batch_size)
-    return jax.jit(_steps, static_argnums=(0, 1, 2), compiler_options=options)
+Optimizers = dict[str, optax.GradientTransformation]
+"""By the names of the networks they move."""
+GradientStep = Callable[[Learner, Transitions, jax.Array], tuple[Learner, Figures]]
+"""(learner, minibatch, key) -> learner, figures."""
 
 
-def _steps(
-    update: Update,
+def init_state(
     config: OffPolicyConfig,
-    networks: Any,
-    learner: Learner,
-    batches: Transitions,
-    reward_scale: jax.Array,
-) -> tuple[Learner, Figures]:
-    """One step on each of K minibatches [K, B, ...]: the learner after all, and mean figures."""
+    spec: EnvSpec,
+    params: PyTree,
+    target: PyTree,
+    optimizers: Optimizers,
+    key: jax.Array,
+) -> State:
+    """The state before training: targets equal to what they lag behind, nothing in the replay."""
+    layout = ReplayConfig(config.buffer_size, 1, config.n_step, config.discount)
+    replay = make_replay(layout, spec, (1, config.num_lanes))
+    learner = init_learner(params, target, optimizers, key)
+    return State(learner, replay, jnp.zeros((), jnp.int32))
 
-    def step(learner: Learner, batch: Transitions) -> tuple[Learner, Figures]:
-        key, update_key = jax.random.split(learner.key)
-        learner, figures = update(config, networks, learner, batch, update_key)
+
+def init_learner(params: PyTree, target: PyTree, optimizers: Optimizers, key: jax.Array) -> Learner:
+    """A learner before its first step, its targets copies of what they lag behind."""
+    opt_state = {name: step.init(params[name]) for name, step in optimizers.items()}
+    return Learner(
+        params, jax.tree.map(jnp.array, target), opt_state, jnp.zeros((), jnp.int32), key
+    )
+
+
+def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: Actor) -> Data:
+    """A cycle's steps, uniformly at random while fewer than `warmup_steps` came.
+
+    The first cycle of an iteration draws tasks, those after it go on with them.
+    """
+    tasks = sampler.unfinished_tasks
+    if not tasks or int(state.num_cycles) % config.num_cycles == 0:
+        tasks = sampler.sample_tasks(config.num_tasks)
+    learn = int(state.replay.num_added[0]) >= config.warmup_steps
+    actor = explorer if learn else UniformActor(sampler.spec.action)
+    num_lanes = config.num_lanes // len(tasks)
+    goes_on = np.array(sampler.goes_on(tasks, num_lanes))
+    rollout = sampler.steps(actor, tasks, num_lanes, config.lane_steps)
+    return Data(replace(rollout.steps, extras={}), goes_on, learn)
+
+
+def update(
+    config: OffPolicyConfig, state: State, data: Data, gradient_step: GradientStep
+) -> tuple[State, Metrics]:
+    """Adds to the replay, and makes a cycle's gradient steps on minibatches of it, in one scan."""
+    replay = add(state.replay, data.rollout, goes_on=data.goes_on)
+    learner, figures = state.learner, dict[str, jax.Array]()
+    scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
+
+    def step(learner: Learner, _: None) -> tuple[Learner, Figures]:
+        key, batch_key, step_key = jax.random.split(learner.key, 3)
+        batch = sample(replay, batch_key, (config.batch_size,))
+        batch = replace(batch, reward=scale * batch.reward)
+        learner, figures = gradient_step(learner, batch, step_key)
         return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
-    batches = replace(batches, reward=reward_scale * batches.reward)
-    learner, figures = jax.lax.scan(step, learner, batches)
-    return learner, jax.tree.map(jnp.mean, figures)
+    if data.learn:
+        learner, figures = jax.lax.scan(step, learner, length=config.cycle_updates)
+    counters = {"replay_size": jnp.sum(replay.sizes), "num_updates": learner.num_updates}
+    state = State(learner, replay, state.num_cycles + 1)
+    return state, {**jax.tree.map(jnp.mean, figures), **counters}
 
 
 def optimizer(
@@ -274,24 +247,35 @@ def optimizer(
 
 
 def descended(
-    step: optax.GradientTransformation,
     learner: Learner,
-    name: str,
-    loss: Callable[[PyTree], tuple[jax.Array, Figures]],
-) -> tuple[PyTree, PyTree, Figures]:
-    """One of the networks a gradient step further down: parameters, optimizer's state, figures."""
-    params = learner.params[name]
-    grads, figures = jax.grad(loss, has_aux=True)(params)
-    updates, opt_state = step.update(grads, learner.opt_state[name], params)
-    return optax.apply_updates(params, updates), opt_state, figures
+    loss: Callable[[PyTree], tuple[jax.Array, Any]],
+    optimizers: Optimizers,
+) -> tuple[Learner, Any]:
+    """The learner with the networks that have an optimizer here one gradient step further down.
+
+    `loss` takes their parameters by name; what it gives beside the loss comes second.
+    """
+    params, opt_state = dict(learner.params), dict(learner.opt_state)
+    grads, aux = jax.grad(loss, has_aux=True)({name: params[name] for name in optimizers})
+    for name, step in optimizers.items():
+        updates, opt_state[name] = step.update(grads[name], opt_state[name], params[name])
+        params[name] = optax.apply_updates(params[name], updates)
+    return replace(learner, params=params, opt_state=opt_state), aux
+
+
+def with_target(config: OffPolicyConfig, learner: Learner, online: PyTree) -> Learner:
+    """After a gradient step: with the target moved towards `online`, if that is due."""
+    num_updates = learner.num_updates + 1
+    target = updated_target(config, num_updates, learner.target, online)
+    return replace(learner, target=target)
 
 
 def updated_target(
     config: OffPolicyConfig, num_updates: jax.Array, target: PyTree, online: PyTree
 ) -> PyTree:
-    """The target after a gradient step, the last of `num_updates`: moved if it is due, or not."""
-    moved = averaged(target, online, config.target_weight)
+    """The target after so many updates of what it lags behind."""
+    after = averaged(target, online, config.tau)
     if config.target_update_interval == 1:
-        return moved
+        return after
     due = num_updates % config.target_update_interval == 0
-    return jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, target)
+    return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, target)

@@ -6,30 +6,31 @@ discrete actions Christodoulou 2019 (arXiv 1910.07207): expectations over action
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
+    Data,
     Learner,
-    Loop,
+    Networks,
     OffPolicyConfig,
     State,
+    collect,
     descended,
-    fresh_learner,
-    fresh_state,
+    init_state,
     optimizer,
-    reset_state,
-    updated_target,
+    update,
+    with_target,
 )
 from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
+from adaptax.core.products import product_options
 from adaptax.core.spec import ActionSpace, Discrete, EnvSpec, MultiDiscrete
 from adaptax.functional.q_learning import (
     ensemble_loss,
@@ -46,15 +47,15 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class SACConfig(OffPolicyConfig):
-    """SAC; defaults are Pyrado's (conformance 4.7) where no other source is named."""
+    """SAC; defaults are Pyrado's where no other source is named."""
 
     init_temperature: float = 0.2
-    """Temperature alpha at the start."""
+    """Weight of the entropy at the start, the papers' alpha."""
     learn_temperature: bool = True
-    """Whether alpha is learned, or stays."""
+    """Whether it is learned, or stays."""
     target_entropy: float | None = None
-    """Entropy in nats that alpha is learned for; None: minus the number of action dimensions
-    (Haarnoja et al. 2018b, appendix D), or half of the highest for discrete actions."""
+    """Entropy in nats that the temperature is learned for; None: minus the number of action
+    dimensions (Haarnoja et al. 2018b, appendix D), or half of the highest for discrete actions."""
     max_grad_norm: float | None = 5.0
     """Bound on the norm of the gradients of each optimizer."""
 
@@ -79,123 +80,123 @@ class Choices:
         return -jnp.mean(jnp.sum(self.weight * self.log_prob, axis=-1))
 
 
-@dataclass(frozen=True)
-class Networks:
-    """The policy, and two critics as one network whose output has a leading axis [2]."""
-
-    policy: nn.Module
-    critics: nn.Module
-    discrete: bool
-    target_entropy: float
-
-    def choices(self, policy: PyTree, critics: PyTree, obs: jax.Array, key: jax.Array) -> Choices:
-        """What the policy may do and what the critics say of it."""
-        distribution = self.policy.apply(policy, obs)
-        if self.discrete:
-            log_prob = jax.nn.log_softmax(distribution.logits)
-            q = jnp.min(self.critics.apply(critics, obs), axis=0)
-            return Choices(q, log_prob, jnp.exp(log_prob))
-        action, log_prob = distribution.sample_and_log_prob(key)
-        q = jnp.min(self.critics.apply(critics, obs, action), axis=0)
-        return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
-
-    def values(self, critics: PyTree, obs: jax.Array, action: jax.Array) -> jax.Array:
-        """What each critic says of actions taken, [2, B]."""
-        if self.discrete:
-            return of_action(self.critics.apply(critics, obs), action[None])
-        return self.critics.apply(critics, obs, action)
-
-
-class SAC(Algorithm):
-    """Soft actor-critic."""
+class SAC(Algorithm[State, Data]):
+    """Soft actor-critic; `networks` is the family's `Networks`."""
 
     name = "sac"
+    in_place = ("replay",)
+    finite_metrics = ("critic_loss", "policy_loss", "q", "entropy")
     config: SACConfig
+    networks: Networks
 
-    def __init__(self, config: SACConfig, spec: EnvSpec) -> None:
+    def __init__(self, config: SACConfig, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
             raise ConfigError("sac takes continuous actions or one choice, not several choices")
-        self.networks = networks_of(config.hidden_sizes, spec.action, config.target_entropy)
-        self._loop = Loop(config, self.networks, update, self.actor)
+        self.networks = networks or default_networks(config.hidden_sizes, spec.action)
+        self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
-        """Fresh parameters, targets equal to them, an empty memory."""
-        key, learner_key, policy_key, critic_key = jax.random.split(key, 4)
-        obs = jnp.zeros(self.spec.observation_size)
-        inputs = (obs,) if self.networks.discrete else (obs, jnp.zeros(self.spec.action.size))
+        """Fresh parameters, targets equal to them, nothing in the replay."""
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        obs, action = jnp.zeros(self.spec.observation_size), jnp.zeros(self.spec.action.shape)
         params = {
             "policy": self.networks.policy.init(policy_key, obs),
-            "critics": self.networks.critics.init(critic_key, *inputs),
-            "log_alpha": jnp.log(jnp.float32(self.config.init_temperature)),
+            "critics": self.networks.critics.init(critic_key, *self._inputs(obs, action)),
+            "log_temperature": jnp.log(jnp.float32(self.config.init_temperature)),
         }
-        learner = fresh_learner(params, params["critics"], self._optimizers(params), learner_key)
-        return fresh_state(self.config, self.spec, learner, key)
+        optimizers = dict.fromkeys(params, optimizer(self.config))
+        return init_state(self.config, self.spec, params, params["critics"], optimizers, key)
 
-    def reset(self, state: State) -> State:
-        """What was learned, with fresh optimizers and an empty memory."""
-        return reset_state(state, self._optimizers(state.learner.params))
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Steps of the policy, which explores by itself."""
+        return collect(self.config, state, sampler, self.actor(state))
 
-    def iteration(self, state: State, sampler: Sampler) -> tuple[State, Metrics]:
-        """Collect and learn, cycle by cycle."""
-        return self._loop.iterate(state, sampler)
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Steps into the replay, and gradient steps on minibatches of it."""
+        return update(self.config, state, data, self.gradient_step)
+
+    def gradient_step(
+        self, learner: Learner, batch: Transitions, key: jax.Array
+    ) -> tuple[Learner, Figures]:
+        """One step of critics, policy and temperature, which counts as it was before the step."""
+        config, adam = self.config, optimizer(self.config)
+        temperature = jnp.exp(learner.params["log_temperature"])
+        target_key, policy_key = jax.random.split(key)
+        policy = self.networks.policy.apply(learner.params["policy"], batch.next_obs)
+        choices = self._choices(policy, learner.target, batch.next_obs, target_key)
+        next_value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
+        target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+            q = self.networks.critics.apply(
+                params["critics"], *self._inputs(batch.obs, batch.action)
+            )
+            q = of_action(q, batch.action[None]) if self._discrete else q
+            loss = ensemble_loss(q, target)
+            return loss, {"critic_loss": loss, "q": jnp.mean(q)}
+
+        learner, figures = descended(learner, critic_loss, {"critics": adam})
+        critics = learner.params["critics"]
+
+        def policy_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+            policy = self.networks.policy.apply(params["policy"], batch.obs)
+            choices = self._choices(policy, critics, batch.obs, policy_key)
+            loss = -jnp.mean(soft_value(choices.q, choices.log_prob, temperature, choices.weight))
+            return loss, {"policy_loss": loss, "entropy": choices.entropy}
+
+        learner, more = descended(learner, policy_loss, {"policy": adam})
+        figures |= more
+
+        def temperature_loss_of(params: PyTree) -> tuple[jax.Array, Figures]:
+            log_temperature, entropy = params["log_temperature"], figures["entropy"]
+            loss = temperature_loss(log_temperature, -entropy, self.target_entropy)
+            return loss, {"temperature": temperature}
+
+        if config.learn_temperature:
+            learner, more = descended(learner, temperature_loss_of, {"log_temperature": adam})
+            figures |= more
+        return with_target(config, learner, critics), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy; deterministic, it acts by the mean of its unsquashed Gaussian."""
         return PolicyActor(state.learner.params["policy"], self.networks.policy, deterministic)
 
-    def _optimizers(self, params: PyTree) -> PyTree:
-        return {name: optimizer(self.config).init(params[name]) for name in params}
+    @property
+    def target_entropy(self) -> float:
+        """Entropy in nats that the temperature is learned for."""
+        if self.config.target_entropy is not None:
+            return self.config.target_entropy
+        size = self.spec.action.size
+        return 0.5 * float(np.log(size)) if self._discrete else -float(size)
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """Those of products of a minibatch's rows."""
+        return product_options(self.config.batch_size)
+
+    @property
+    def _discrete(self) -> bool:
+        return isinstance(self.spec.action, Discrete)
+
+    def _inputs(self, obs: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        """What the critics take: of one choice they value all options at once."""
+        return (obs,) if self._discrete else (obs, action)
+
+    def _choices(self, policy: Any, critics: PyTree, obs: jax.Array, key: jax.Array) -> Choices:
+        """What the policy may do, and the lowest value of each by the critics."""
+        if self._discrete:
+            log_prob = jax.nn.log_softmax(policy.logits)
+            q = jnp.min(self.networks.critics.apply(critics, obs), axis=0)
+            return Choices(q, log_prob, jnp.exp(log_prob))
+        action, log_prob = policy.sample_and_log_prob(key)
+        q = jnp.min(self.networks.critics.apply(critics, obs, action), axis=0)
+        return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
 
 
-def networks_of(
-    hidden_sizes: tuple[int, ...], space: ActionSpace, target_entropy: float | None
-) -> Networks:
-    """Networks for an action space."""
+def default_networks(hidden_sizes: tuple[int, ...], space: ActionSpace) -> Networks:
+    """A stochastic policy and twin critics for an action space."""
     policy = StochasticPolicy(hidden_sizes, space)
     if isinstance(space, Discrete):
-        critics = ensemble(ActionValues, 2)(hidden_sizes, space.size)
-        target = 0.5 * float(np.log(space.size)) if target_entropy is None else target_entropy
-        return Networks(policy, critics, True, target)
-    target = -float(space.size) if target_entropy is None else target_entropy
-    return Networks(policy, ensemble(Critic, 2)(hidden_sizes), False, target)
-
-
-def update(
-    config: SACConfig, networks: Networks, learner: Learner, batch: Transitions, key: jax.Array
-) -> tuple[Learner, Figures]:
-    """One gradient step of critics, policy and temperature; alpha is that before the step."""
-    params, alpha = learner.params, jnp.exp(learner.params["log_alpha"])
-    target_key, policy_key = jax.random.split(key)
-    choices = networks.choices(params["policy"], learner.target, batch.next_obs, target_key)
-    next_value = soft_value(choices.q, choices.log_prob, alpha, choices.weight)
-    target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
-
-    def critic_loss(critics: PyTree) -> tuple[jax.Array, Figures]:
-        q = networks.values(critics, batch.obs, batch.action)
-        loss = ensemble_loss(q, target)
-        return loss, {"critic_loss": loss, "q": jnp.mean(q)}
-
-    def policy_loss(policy: PyTree) -> tuple[jax.Array, Figures]:
-        choices = networks.choices(policy, critics, batch.obs, policy_key)
-        loss = -jnp.mean(soft_value(choices.q, choices.log_prob, alpha, choices.weight))
-        return loss, {"policy_loss": loss, "entropy": choices.entropy}
-
-    def alpha_loss(log_alpha: jax.Array) -> tuple[jax.Array, Figures]:
-        loss = temperature_loss(log_alpha, -figures["entropy"], networks.target_entropy)
-        return loss, {"temperature": alpha}
-
-    step = partial(descended, optimizer(config), learner)
-    critics, critics_opt, figures = step("critics", critic_loss)
-    policy, policy_opt, more = step("policy", policy_loss)
-    figures |= more
-    log_alpha, alpha_opt = params["log_alpha"], learner.opt_state["log_alpha"]
-    if config.learn_temperature:
-        log_alpha, alpha_opt, more = step("log_alpha", alpha_loss)
-        figures |= more
-    return replace(
-        learner,
-        params={"policy": policy, "critics": critics, "log_alpha": log_alpha},
-        target=updated_target(config, learner.num_updates + 1, learner.target, critics),
-        opt_state={"policy": policy_opt, "critics": critics_opt, "log_alpha": alpha_opt},
-    ), figures
+        return Networks(policy, ensemble(ActionValues, 2)(hidden_sizes, space.size))
+    return Networks(policy, ensemble(Critic, 2)(hidden_sizes))

@@ -7,23 +7,38 @@ Fujimoto et al. 2018, "Addressing function approximation error in actor-critic m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from adaptax.algorithms.off_policy.ddpg import DDPG, DDPGConfig, Networks
+from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.off_policy.ddpg import (
+    DDPGConfig,
+    acting,
+    critic_loss,
+    default_networks,
+    init_networks,
+    policy_loss,
+)
 from adaptax.algorithms.off_policy.family import (
+    Data,
     Learner,
-    Update,
+    Networks,
+    State,
+    collect,
     descended,
     optimizer,
+    update,
     updated_target,
 )
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Transitions
+from adaptax.core.products import product_options
+from adaptax.core.spec import EnvSpec
 from adaptax.functional.q_learning import td_target
 from adaptax.learning.minibatches import Figures
+from adaptax.sampling.actors import Actor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -42,54 +57,72 @@ class TD3Config(DDPGConfig):
         check_positive(self, "policy_delay", "target_noise_std", "target_noise_clip")
 
 
-class TD3(DDPG):
-    """Twin delayed deep deterministic policy gradient."""
+class TD3(Algorithm[State, Data]):
+    """Twin delayed deep deterministic policy gradient; `networks` is the family's `Networks`."""
 
     name = "td3"
+    in_place = ("replay",)
+    finite_metrics = ("critic_loss", "q")
     config: TD3Config
-    num_critics = 2
+    networks: Networks
+
+    def __init__(self, config: TD3Config, spec: EnvSpec, networks: Networks | None = None) -> None:
+        super().__init__(config, spec)
+        self.networks = networks or default_networks(self.name, config.hidden_sizes, spec, 2)
+        self.num_cycles = config.num_cycles
+
+    def init(self, key: jax.Array) -> State:
+        """Fresh parameters, targets equal to them, nothing in the replay."""
+        return init_networks(self.config, self.spec, self.networks, key)
+
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """Steps of the policy with noise."""
+        return collect(
+            self.config, state, sampler, acting(self.networks, state, self.config.noise_std)
+        )
+
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
+        """Steps into the replay, and gradient steps on minibatches of it."""
+        return update(self.config, state, data, self.gradient_step)
+
+    def gradient_step(
+        self, learner: Learner, batch: Transitions, key: jax.Array
+    ) -> tuple[Learner, Figures]:
+        """One step of the critics; every `policy_delay` steps also of policy and targets."""
+        networks, adam = self.networks, optimizer(self.config)
+        target = self.smoothed_target(learner.target, batch, key)
+
+        def critics(params: PyTree) -> tuple[jax.Array, Figures]:
+            return critic_loss(networks, params["critics"], batch, target)
+
+        def policy(params: PyTree) -> tuple[jax.Array, Figures]:
+            return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
+
+        def policy_and_targets(learner: Learner) -> Learner:
+            learner, _ = descended(learner, policy, {"policy": adam})
+            num = (learner.num_updates + 1) // self.config.policy_delay
+            after = updated_target(self.config, num, learner.target, learner.params)
+            return replace(learner, target=after)
+
+        learner, figures = descended(learner, critics, {"critics": adam})
+        due = (learner.num_updates + 1) % self.config.policy_delay == 0
+        return jax.lax.cond(due, policy_and_targets, lambda same: same, learner), figures
+
+    def smoothed_target(self, lagging: PyTree, batch: Transitions, key: jax.Array) -> jax.Array:
+        """R + discount * min_i Q_i(s', clip(mu(s') + clip(noise))) [B] (lines 7 and 8)."""
+        config, networks = self.config, self.networks
+        action = networks.policy.apply(lagging["policy"], batch.next_obs)
+        noise = config.target_noise_std * jax.random.normal(key, action.shape)
+        noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
+        action = jnp.clip(action + noise, -1.0, 1.0)
+        next_q = networks.critics.apply(lagging["critics"], batch.next_obs, action)
+        return td_target(batch.reward, batch.discount, batch.terminated, jnp.min(next_q, axis=0))
+
+    def actor(self, state: State, *, deterministic: bool = False) -> Actor:
+        """The policy without noise, always."""
+        return acting(self.networks, state, 0.0)
 
     @property
-    def update(self) -> Update:
-        """One gradient step."""
-        return update
-
-
-def update(
-    config: TD3Config, networks: Networks, learner: Learner, batch: Transitions, key: jax.Array
-) -> tuple[Learner, Figures]:
-    """One gradient step of the critics; every `policy_delay` steps also of policy and targets."""
-    target = smoothed_target(config, networks, learner.target, batch, key)
-    step = partial(descended, optimizer(config), learner)
-    critics, critics_opt, figures = step("critics", partial(networks.fitted, batch, target))
-    num_updates = learner.num_updates + 1
-
-    def taught(learner: Learner) -> tuple[PyTree, PyTree, PyTree]:
-        policy, policy_opt, _ = step("policy", partial(networks.climbed, critics, batch.obs))
-        num_taught = num_updates // config.policy_delay
-        online = {"policy": policy, "critics": critics}
-        return policy, policy_opt, updated_target(config, num_taught, learner.target, online)
-
-    def left(learner: Learner) -> tuple[PyTree, PyTree, PyTree]:
-        return learner.params["policy"], learner.opt_state["policy"], learner.target
-
-    due = num_updates % config.policy_delay == 0
-    policy, policy_opt, lagging = jax.lax.cond(due, taught, left, learner)
-    return replace(
-        learner,
-        params={"policy": policy, "critics": critics},
-        target=lagging,
-        opt_state={"policy": policy_opt, "critics": critics_opt},
-    ), figures
-
-
-def smoothed_target(
-    config: TD3Config, networks: Networks, lagging: PyTree, batch: Transitions, key: jax.Array
-) -> jax.Array:
-    """R + discount * min_i Q_i(s', clip(mu(s') + clip(noise))) [B] (algorithm 1, lines 7 and 8)."""
-    action = networks.policy.apply(lagging["policy"], batch.next_obs)
-    noise = config.target_noise_std * jax.random.normal(key, action.shape)
-    noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
-    action = jnp.clip(action + noise, -1.0, 1.0)
-    next_value = jnp.min(networks.critics.apply(lagging["critics"], batch.next_obs, action), axis=0)
-    return td_target(batch.reward, batch.discount, batch.terminated, next_value)
+    def compiler_options(self) -> dict[str, str]:
+        """Those of products of a minibatch's rows."""
+        return product_options(self.config.batch_size)
