@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from oracles import gaussian, on_policy, pearl, sac
 from oracles.adam import Adam
+from oracles.dense import dense_layers, twin_layers
 from oracles.mlp import forward
 from oracles.trees import leaves, plus
 
@@ -36,22 +37,6 @@ TOLERANCE = 1e-5
 
 
 # ---- Adapters: the only part that knows the package's interface ----
-
-
-def layers(params: Any, *paths: str) -> dict[str, np.ndarray]:
-    """The dense layers at these paths, in the order in which inputs pass them, as an oracle's."""
-    out = {}
-    for i, path in enumerate(paths):
-        node = params["params"]
-        for name in path.split("/"):
-            node = node[name]
-        out[f"w{i}"], out[f"b{i}"] = (np.asarray(node[k], np.float64) for k in ("kernel", "bias"))
-    return out
-
-
-def apart(params: Any, *paths: str) -> dict[str, dict[str, np.ndarray]]:
-    """The same of twin networks, whose arrays have a leading axis of two."""
-    return {str(k): layers(jax.tree.map(lambda x: x[k], params), *paths) for k in (0, 1)}  # noqa: B023
 
 
 def random_like(tree: Any, seed: int, std: float = 0.5) -> Any:
@@ -90,10 +75,10 @@ class OnPolicyAdapter:
         hidden = ("body/MLP_0/Dense_0", "body/MLP_0/Dense_1")
         policy, value = self.state.params["policy"], self.state.params["value"]
         log_std = np.asarray(policy["params"]["ActionHead_0"]["log_std"])
-        mean = layers(policy, *hidden, "ActionHead_0/Dense_0")
+        mean = dense_layers(policy, *hidden, "ActionHead_0/Dense_0")
         return {
             "policy": {"mean": mean, "log_std": log_std},
-            "value": layers(value, *hidden, "Dense_0"),
+            "value": dense_layers(value, *hidden, "Dense_0"),
         }
 
     def update(self, rollout: Rollout) -> None:
@@ -153,15 +138,15 @@ class SACAdapter:
         """As the oracle has them."""
         params = self.state.learner.params
         return {
-            "policy": layers(params["policy"], *self.hidden),
-            "critics": apart(params["critics"], *self.hidden),
+            "policy": dense_layers(params["policy"], *self.hidden),
+            "critics": twin_layers(params["critics"], *self.hidden),
             "log_alpha": np.asarray(params["log_alpha"]),
         }
 
     @property
     def target(self) -> dict[str, Any]:
         """The critics that lag behind."""
-        return apart(self.state.learner.target, *self.hidden)
+        return twin_layers(self.state.learner.target, *self.hidden)
 
     hidden = ("ReluMLP_0/Dense_0", "ReluMLP_0/Dense_1", "Dense_0")
 
@@ -201,13 +186,13 @@ class PEARLAdapter:
     def params(self) -> dict[str, Any]:
         """As the oracle has them."""
         params = self.state.learner.params
-        single = {n: layers(params[n], *self.hidden) for n in ("encoder", "policy", "value")}
-        return {**single, "critics": apart(params["critics"], *self.hidden)}
+        single = {n: dense_layers(params[n], *self.hidden) for n in ("encoder", "policy", "value")}
+        return {**single, "critics": twin_layers(params["critics"], *self.hidden)}
 
     @property
     def target(self) -> dict[str, Any]:
         """The value that lags behind."""
-        return layers(self.state.learner.target, *self.hidden)
+        return dense_layers(self.state.learner.target, *self.hidden)
 
     def draws(self, num_held: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Any]]:
         """Tasks [K, M], places in their memories [K, M, B] and contexts [K, M, C], and the noise.
@@ -377,7 +362,7 @@ def test_ppo_moves_as_its_oracle():
 
 
 def test_trpo_moves_as_its_oracle():
-    region = on_policy.TrustRegion(0.3, 8, 1e-3, 0.7, 10)
+    region = on_policy.TrustRegion(0.03, 8, 1e-3, 0.7, 10)
     names = ("max_kl_step", "cg_iters", "reg_coeff", "backtrack_ratio", "max_backtracks")
     given = dict(zip(names, vars(region).values(), strict=True))
     settings = {"num_epoch": FIT.num_epoch, "batch_size": FIT.batch_size, "lr": FIT.lr}
@@ -393,7 +378,7 @@ def test_trpo_moves_as_its_oracle():
         on_policy.trpo_update(oracle, lanes, JUDGED, region, orders)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
         tries.append(oracle.seen["tries"])
-    assert max(tries) > 1, "no line search had to step back"
+    assert min(tries) == 1 < max(tries), "some line searches step back, others need not"
 
 
 # ---- From replay ----
