@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from oracles import advantages
 
 from adaptax.core.errors import ConfigError
 from adaptax.functional.minibatches import optimizer
-from adaptax.functional.returns import gae
 from adaptax.networks.actor_critic import Body, Value
 from adaptax.networks.normalizer import fresh_moments, restored, standardized, updated_moments
 from adaptax.sampling.episodic import Sequences
@@ -313,10 +313,14 @@ def test_padding_changes_no_estimate():
     np.testing.assert_array_equal(np.asarray(one.target)[valid], np.asarray(other.target)[valid])
 
 
-def test_functional_gae_is_what_the_estimator_uses():
+def test_estimates_equal_a_loop_over_the_steps_of_each_lane():
     value, params = network()
-    s = random_sequences()
-    output, following = GAE(value).values(params, s)
-    ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
-    expected = gae(s.reward, output, following, **ends, discount=0.99, gae_lambda=0.95)
-    np.testing.assert_array_equal(estimate(GAE(value), params, s).advantage, expected)
+    s = replace(random_sequences(), valid=jnp.asarray(np.arange(T) < [[T], [7], [4]]))
+    steps = {name: np.asarray(getattr(s, name)) for name in ("reward", "valid")}
+    steps |= {"terminated": np.asarray(s.terminated), "truncated": np.asarray(s.truncated)}
+    output, following = (np.asarray(value.apply(params, x)[0]) for x in (s.obs, s.next_obs))
+    expected = advantages.gae(steps, output, following, discount=0.9, gae_lambda=0.8)
+    found = estimate(GAE(value, 0.9, 0.8), params, s)
+    np.testing.assert_allclose(found.advantage, expected, atol=1e-5)
+    target = np.asarray(found.target)[steps["valid"]]
+    np.testing.assert_allclose(target, (expected + output)[steps["valid"]], atol=1e-5)
