@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig, _baseline, _update
+from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig, _baseline, _update
 from adaptax.core.errors import ConfigError
-from adaptax.learning.processors import ProcessorConfig, process_samples
 
 CONFIG = ReinforceConfig(
     num_lanes=4,
@@ -19,7 +18,7 @@ CONFIG = ReinforceConfig(
     baseline="linear",
     memory_size=3,
     normalize_obs=True,
-    lr_schedule="linear",
+    lr_scheduler="linear",
     max_grad_norm=0.5,
 )
 
@@ -40,13 +39,31 @@ def run():
     return algorithm, states, rollouts
 
 
-def test_the_linear_baseline_is_that_of_the_sample_processor():
+def test_the_linear_baseline_is_the_ridge_fit_of_discounted_returns():
+    """Features of observation and time by hand, episode by episode; ridge 1e-5, as extra rows."""
     _, _, rollouts = run()
-    expected = process_samples(rollouts[0], ProcessorConfig(CONFIG.discount)).value
-    np.testing.assert_allclose(_baseline(CONFIG, rollouts[0]), expected, rtol=1e-5)
-    assert np.abs(expected).max() > 0.1
-    none = _baseline(replace(CONFIG, baseline="none"), rollouts[0])
-    assert none.shape == expected.shape and np.abs(none).max() == 0.0
+    r, rows, returns, places = rollouts[0], [], [], []
+    for lane in np.ndindex(r.valid.shape[:2]):
+        later, episode = 0.0, []
+        for t in reversed(range(int(np.sum(r.valid[lane])))):
+            later = r.reward[lane][t] + CONFIG.discount * later
+            episode.insert(0, later)
+            if t == 0 or r.terminated[lane][t - 1] or r.truncated[lane][t - 1]:
+                for i, one in enumerate(episode):
+                    obs, tau = np.clip(r.obs[lane][t + i].astype(float), -10, 10), i / 100
+                    rows.append([*obs, *obs**2, tau, tau**2, tau**3, 1.0])
+                    returns.append(one)
+                    places.append((*lane, t + i))
+                later, episode = 0.0, []
+    assert len(rows) == np.sum(r.valid) and len(r.valid) == 1  # one task, hence one fit
+    size = len(rows[0])
+    more = np.concatenate([rows, np.sqrt(1e-5) * np.eye(size)])
+    weights = np.linalg.lstsq(more, np.concatenate([returns, np.zeros(size)]))[0]
+    found = _baseline(CONFIG, r)
+    at_places = found[tuple(np.transpose(places))]
+    np.testing.assert_allclose(at_places, rows @ weights, rtol=1e-4, atol=1e-4)
+    assert np.std(at_places) > 0.1
+    assert np.all(_baseline(replace(CONFIG, baseline="none"), r) == 0.0)
 
 
 def test_the_baseline_changes_the_step():

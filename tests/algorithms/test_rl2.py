@@ -261,17 +261,6 @@ def test_padding_reaches_neither_objective_nor_gradient(agent):
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cell", ["lstm", "fast-weights"])
-@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
-def test_other_cells_learn_and_adapt_too(name, cell):
-    suite = cliff_suite()
-    algorithm = make_algorithm(name, suite.spec, **SMALL, cell=cell)
-    state, _ = algorithm.iteration(algorithm.init(jax.random.key(0)), train_sampler(suite))
-    evaluator = Evaluator(EvaluatorConfig(num_tasks=2, num_episodes=2), suite, seed=0)
-    assert np.isfinite(evaluator.evaluate(algorithm, state).returns).all()
-
-
 def test_evaluation_beyond_the_trained_trial_warns(agent):
     algorithm, state, _ = agent
     evaluator = Evaluator(EvaluatorConfig(num_tasks=2, num_episodes=3), cliff_suite(), seed=0)

@@ -24,9 +24,9 @@ SMALL = {
 }
 
 
-def trained(suite, num_iterations: int, **settings):
+def trained(suite, num_iterations: int, name: str = "rl2-ppo", **settings):
     """An algorithm and its state after some iterations on a suite's training tasks."""
-    algorithm = make_algorithm("rl2-ppo", suite.spec, **SMALL, **settings)
+    algorithm = make_algorithm(name, suite.spec, **SMALL, **settings)
     sampler = Sampler(suite, suite.train, 0, "train")
     state = algorithm.init(jax.random.key(0))
     for _ in range(num_iterations):
@@ -81,8 +81,11 @@ def mean_reward_of_a_trial(suite, **settings) -> float:
 
 
 @pytest.mark.slow
-def test_what_survives_the_inner_reset_is_learned_from():
-    assert mean_reward_of_a_trial(two_machines()) >= 7.5  # chance 5.0, Bayes 8.376
+@pytest.mark.parametrize("cell", ["gru", "lstm", "fast-weights"])
+@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
+def test_what_survives_the_inner_reset_is_learned_from(name, cell):
+    """With any memory: without one the best is chance, 5.0; Bayes has 8.376."""
+    assert mean_reward_of_a_trial(two_machines(), name=name, cell=cell) >= 7.5
 
 
 @pytest.mark.slow

@@ -9,6 +9,10 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
+from oracles.advantages import gae
+from oracles.dense import dense_layers
+from oracles.on_policy import ratio_slopes, value_loss, values
+from oracles.trees import dot, leaves, mapped, plus
 from toys import ChangingSampler, fingerprint, point_suite
 
 from adaptax.algorithms.on_policy import a2c, ppo2, svpg
@@ -17,7 +21,6 @@ from adaptax.algorithms.on_policy.ppo2 import PPO2Config
 from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
-from adaptax.functional.stein import stein_direction
 
 SUITE = point_suite()
 INNER = {"num_lanes": 8, "num_tasks": 8, "num_steps": 320, "hidden_sizes": (16,), "lr": 0.01}
@@ -83,21 +86,52 @@ def test_the_recorded_gradient_is_the_mean_over_minibatches():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+def as_oracle(params):
+    """A particle's parameters as the oracle's."""
+    body = ("body/MLP_0/Dense_0",)
+    head = np.asarray(params["policy"]["params"]["ActionHead_0"]["log_std"], np.float64)
+    mean = dense_layers(params["policy"], *body, "ActionHead_0/Dense_0")
+    policy = {"mean": mean, "log_std": head}
+    return {"policy": policy, "value": dense_layers(params["value"], *body, "Dense_0")}
+
+
+def gradient_by_hand(params, rollout):
+    """A2C's: -E[A log pi] + E[(R - V)^2] / 4 - 0.001 H, A standardised, R bootstrapped."""
+    lanes = {
+        name: np.asarray(x).reshape(-1, *x.shape[2:])
+        for name, x in vars(rollout).items()
+        if name not in ("extras", "final_carry")
+    }
+    assert lanes["valid"].all()
+    value, after = (values(params["value"], lanes[name]) for name in ("obs", "next_obs"))
+    returns = value + gae(lanes, value, after, 0.99, 1.0)
+    advantage = gae(lanes, value, after, 0.99, 0.95)
+    weight = (advantage - advantage.mean()) / advantage.std() / advantage.size
+    steps = {name: x.reshape(-1, *x.shape[2:]) for name, x in lanes.items()}
+    of_policy = ratio_slopes(params["policy"], steps, -weight.reshape(-1))
+    of_policy["log_std"] = of_policy["log_std"] - 1e-3
+    _, of_value = value_loss(params["value"], steps["obs"], returns.reshape(-1))
+    return {"policy": of_policy, "value": mapped(lambda g: 0.25 * g, of_value)}
+
+
 def test_parameters_move_by_the_stein_direction_and_nothing_else():
+    """Two particles: the median of their four squared distances is half of the one between."""
     states, rollouts, _ = two_iterations()
-    particles = [particle_state(states[0], i) for i in range(2)]
-    recorded = [gradient()(p, own_rollout(rollouts[0], i))[0] for i, p in enumerate(particles)]
-    climb = -vectors([g["policy"] for g in recorded]) / CONFIG.temperature
-    direction = stein_direction(vectors([p.params["policy"] for p in particles]), climb)
-    for i, (particle, own) in enumerate(zip(particles, recorded, strict=True)):
-        back = ravel_pytree(own["policy"])[1]
-        descent = {"policy": back(-direction[i]), "value": own["value"]}
-        step = SVPG_2.inner.step
-        updates, _ = step.update(descent, particle.opt_state, particle.params)
-        expected = optax.apply_updates(particle.params, updates)
-        found = particle_state(states[1], i).params
-        for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+    x = [as_oracle(particle_state(states[0], i).params) for i in range(2)]
+    grads = [gradient_by_hand(x[i], own_rollout(rollouts[0], i)) for i in range(2)]
+    apart = plus(x[0]["policy"], x[1]["policy"], -1.0)
+    squared_width = 0.5 * (dot(apart, apart) / 2) / np.log(3)
+    kernel = np.exp(-0.5 * dot(apart, apart) / squared_width)
+    for i, away in enumerate((1.0, -1.0)):
+        climb = [mapped(lambda g: -g / 5.0, own["policy"]) for own in (grads[i], grads[1 - i])]
+        drawn = plus(climb[0], climb[1], kernel)
+        direction = plus(drawn, apart, away * kernel / squared_width)
+        descent = {"policy": mapped(lambda d: -d / 2, direction), "value": grads[i]["value"]}
+        moved = mapped(lambda g: -0.01 * g / (0.1 * np.abs(g) + 1e-5), descent)  # RMSprop's first
+        after = as_oracle(particle_state(states[1], i).params)
+        found = dict(leaves(plus(after, x[i], -1.0)))
+        for path, expected in leaves(moved):
+            np.testing.assert_allclose(found[path], expected, rtol=1e-3, atol=1e-4, err_msg=path)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import gc
 import jax
 import pytest
 
-from adaptax.core.spec import Continuous
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.sampling.sampler import Sampler
 
@@ -30,7 +29,6 @@ def resident() -> float:
 @pytest.mark.parametrize("name", ["ant-dir", "hopper-params"])
 def test_resident_memory_is_flat_over_200_iterations_with_early_terminations(name, capsys):
     suite = make_suite(name, num_threads=1, horizon=60)
-    assert isinstance(suite.spec.action, Continuous)
     algorithm = make_algorithm("reinforce", suite.spec, num_lanes=16, num_episodes=2)
     sampler = Sampler(suite, suite.train, 0, "train")
     state, sizes = algorithm.init(jax.random.key(0)), []

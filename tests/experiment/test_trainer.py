@@ -20,7 +20,6 @@ from adaptax.algorithms.base import Algorithm, return_metrics
 from adaptax.core.errors import AdaptaxError, EnvironmentFault, SnapshotError
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots
-from adaptax.core.spec import Continuous
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
@@ -84,7 +83,6 @@ class Walker(Algorithm):
 
 def trainer(run_dir, hooks=None, suite=None, tasks=GOAL, **settings) -> Trainer:
     suite = suite or cliff_suite()
-    assert isinstance(suite.spec.action, Continuous)
     evaluation = EvaluatorConfig(num_tasks=1, num_episodes=2)
     settings = {"quiet": True, "evaluation_interval": None, "evaluation": evaluation, **settings}
     config = TrainerConfig(str(run_dir), **settings)

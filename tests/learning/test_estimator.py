@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from oracles import advantages
 
 from adaptax.core.errors import ConfigError
-from adaptax.functional.returns import gae
-from adaptax.learning.estimator import GAE, CriticConfig
-from adaptax.learning.minibatches import optimizer
-from adaptax.learning.sequences import Sequences
+from adaptax.functional.minibatches import optimizer
 from adaptax.networks.actor_critic import Body, Value
 from adaptax.networks.normalizer import fresh_moments, restored, standardized, updated_moments
+from adaptax.sampling.episodic import Sequences
+from adaptax.sampling.estimator import GAE, CriticConfig
 
 KEY = jax.random.key(0)
 B, T, SIZE, H = 3, 12, 2, 4
@@ -207,12 +207,12 @@ def chain(num_lanes: int = 4) -> tuple[Sequences, np.ndarray]:
     return sequences_of(obs, following, reward, last, np.zeros_like(last)), np.array(returns)
 
 
-@pytest.mark.parametrize("advantage_from", ["old", "new"])
-def test_a_linear_value_on_one_hot_states_learns_their_returns(advantage_from):
+@pytest.mark.parametrize("adv_from", ["old", "new"])
+def test_a_linear_value_on_one_hot_states_learns_their_returns(adv_from):
     sequences, returns = chain()
     value = Value(Body(()))
     params = value.init(KEY, sequences.obs)
-    config = CriticConfig(num_epochs=40, batch_size=10, lr=0.02, advantage_from=advantage_from)
+    config = CriticConfig(num_epoch=40, batch_size=10, lr=0.02, adv_from=adv_from)
     critic = GAE(value, 0.9, 0.95)
     update = jax.jit(lambda now, key: critic.update(config, now, {}, sequences, key))
     now = (params, optimizer(config).init(params))
@@ -235,11 +235,11 @@ def first_update(config: CriticConfig, *, standardize_adv: bool = False):
     return critic, sequences, start[0], end[0], batch
 
 
-@pytest.mark.parametrize("advantage_from", ["old", "new"])
-def test_advantages_come_from_the_value_that_the_setting_says(advantage_from):
-    config = CriticConfig(num_epochs=5, batch_size=10, lr=0.1, advantage_from=advantage_from)
+@pytest.mark.parametrize("adv_from", ["old", "new"])
+def test_advantages_come_from_the_value_that_the_setting_says(adv_from):
+    config = CriticConfig(num_epoch=5, batch_size=10, lr=0.1, adv_from=adv_from)
     critic, sequences, before, after, batch = first_update(config)
-    used, other = (before, after) if advantage_from == "old" else (after, before)
+    used, other = (before, after) if adv_from == "old" else (after, before)
     expected, differs = (estimate(critic, p, sequences).advantage for p in (used, other))
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), atol=1e-6)
     assert np.abs(np.asarray(batch.advantage - differs.reshape(-1))).max() > 0.01
@@ -248,7 +248,7 @@ def test_advantages_come_from_the_value_that_the_setting_says(advantage_from):
 @pytest.mark.parametrize("standardize_adv", [True, False])
 def test_targets_stay_those_of_the_value_before_its_fit(standardize_adv):
     """And are of raw advantages, however those that the policy gets are scaled."""
-    config = CriticConfig(num_epochs=5, batch_size=10)
+    config = CriticConfig(num_epoch=5, batch_size=10)
     critic, sequences, before, _, batch = first_update(config, standardize_adv=standardize_adv)
     expected = estimate(critic, before, sequences).target
     np.testing.assert_allclose(batch.target, expected.reshape(-1), atol=1e-6)
@@ -313,10 +313,14 @@ def test_padding_changes_no_estimate():
     np.testing.assert_array_equal(np.asarray(one.target)[valid], np.asarray(other.target)[valid])
 
 
-def test_functional_gae_is_what_the_estimator_uses():
+def test_estimates_equal_a_loop_over_the_steps_of_each_lane():
     value, params = network()
-    s = random_sequences()
-    output, following = GAE(value).values(params, s)
-    ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
-    expected = gae(s.reward, output, following, **ends, discount=0.99, gae_lambda=0.95)
-    np.testing.assert_array_equal(estimate(GAE(value), params, s).advantage, expected)
+    s = replace(random_sequences(), valid=jnp.asarray(np.arange(T) < [[T], [7], [4]]))
+    steps = {name: np.asarray(getattr(s, name)) for name in ("reward", "valid")}
+    steps |= {"terminated": np.asarray(s.terminated), "truncated": np.asarray(s.truncated)}
+    output, following = (np.asarray(value.apply(params, x)[0]) for x in (s.obs, s.next_obs))
+    expected = advantages.gae(steps, output, following, discount=0.9, gae_lambda=0.8)
+    found = estimate(GAE(value, 0.9, 0.8), params, s)
+    np.testing.assert_allclose(found.advantage, expected, atol=1e-5)
+    target = np.asarray(found.target)[steps["valid"]]
+    np.testing.assert_allclose(target, (expected + output)[steps["valid"]], atol=1e-5)
