@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,7 @@ class RL2Config:
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
     monte_carlo_returns: bool = False
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
+    shuffle: ClassVar[Literal["sequences"]] = "sequences"
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
 
