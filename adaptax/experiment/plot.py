@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.core.files import replacing
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 from adaptax.experiment.progress import episode_returns
+from adaptax.experiment.run_dir import refuse_links, writing
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def _load_runs(run_dirs: Sequence[Path]) -> list[Run]:
 
 
 def _load_run(directory: Path) -> Run:
+    refuse_links(directory)
     path = directory / "config.json"
     if not path.is_file():
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
@@ -275,9 +278,16 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     allowed = figure.canvas.get_supported_filetypes()
     if out.suffix.removeprefix(".") not in allowed:
         raise AdaptaxError(f"cannot write a picture {out}: its name must end in .png, .pdf or .svg")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    save_picture(figure, out)
     return figure
+
+
+def save_picture(figure: Figure, out: Path) -> None:
+    """Write a picture whole or not at all; what was there goes, a link too."""
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as file:
+            figure.savefig(file, format=out.suffix.removeprefix("."))
 
 
 def _shading(runs: list[Run], held_out: bool) -> str:

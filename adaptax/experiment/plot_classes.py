@@ -10,7 +10,8 @@ import numpy as np
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
-from adaptax.experiment.plot import COLOURS, SMOOTHING
+from adaptax.experiment.plot import COLOURS, SMOOTHING, save_picture
+from adaptax.experiment.run_dir import refuse_links
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:
@@ -49,12 +50,12 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     _draw(lower, held_out, "held-out tasks, after adaptation", COLOURS[0])
     lower.set_xlabel("share of episodes with success at any step")
     lower.set_xlim(0.0, 1.0)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    save_picture(figure, out)
     return figure
 
 
 def _last_with_classes(run_dir: Path) -> Row | None:
+    refuse_links(run_dir)
     rows = read_rows(run_dir / EVALUATIONS)
     return rows[-1] if rows and rows[-1].get("classes") else None
 
