@@ -27,7 +27,7 @@ from adaptax.experiment.arguments import (
     parse,
 )
 from adaptax.experiment.console import say, settle
-from adaptax.experiment.stop_signals import INTERRUPTED
+from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
 
 USAGE = """usage: adaptax COMMAND ...
 
@@ -257,6 +257,9 @@ def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
     """Train, whoever reads what is printed."""
     try:
         train()
+    except KeyboardInterrupt:
+        kill_workers()  # which might be given time to close
+        raise
     finally:
         trainer.close()
         settle(sys.stdout)

@@ -36,18 +36,30 @@ def finish_iteration_on_signal(
         yield
         return
     watch = _Watch(parting)
+    handled: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        handled.append(number)
         interrupt()
         watch.answered.wait(GRACE_SECONDS)  # what comes after is to be said after
 
     old = {n: signal.signal(n, handle) for n in STOP_SIGNALS}
     try:
         yield
+    except Exception:
+        if len(handled) < 2:
+            raise
+        raise KeyboardInterrupt(parting()) from None  # which a compiled program made another
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
         watch.end()
+
+
+def kill_workers() -> None:
+    """End the processes that this one has started, at once."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 class _Watch:
@@ -85,8 +97,7 @@ class _Watch:
 
     def _end_process(self) -> None:
         """End this process and its workers, whatever it is at."""
-        for worker in multiprocessing.active_children():
-            worker.kill()
+        kill_workers()
         # Another thread, because a reader that is stuck must not keep the process.
         saying = threading.Thread(target=self._say_parting, daemon=True)
         saying.start()
