@@ -159,13 +159,19 @@ class Suite:
     spec: EnvSpec
     train: TaskDistribution
     test: TaskDistribution
-    """Held out: never seen in training."""
+    """Held out, never seen in training, where `held_out` says so."""
     make_pool: Callable[[int], Pool]
     """`make_pool(num_slots)` makes a pool of so many environments."""
     max_slots: int | None = None
     """Environments that a pool should not exceed, where they take much memory."""
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether no test task is one of the training tasks, as far as these can be listed."""
+        trained = {_params_text(task) for task in self.train.tasks or ()}
+        return not any(_params_text(task) in trained for task in self.test.tasks or ())
 
     def task_set_hash(self) -> str:
         """Twelve hex digits that tell whether two runs used the same tasks."""
@@ -175,3 +181,7 @@ class Suite:
         ]
         text = json.dumps([self.name, listed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _params_text(task: Task) -> str:
+    return json.dumps(task.plain()[2], sort_keys=True)

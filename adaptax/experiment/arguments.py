@@ -41,7 +41,7 @@ class ResumeArgs:
 
 @dataclass(frozen=True)
 class EvaluateArgs:
-    """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
+    """Return per episode of adaptation on held-out tasks, with 95 % intervals."""
 
     run_dir: RunDir
     num_tasks: int | None = None
