@@ -21,11 +21,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from adaptax.algorithms.on_policy.family.a2c import A2C, A2CConfig
+from adaptax.algorithms.on_policy.family.family import State
+from adaptax.algorithms.on_policy.family.svpg import SVPG, SVPGConfig, particle_state
 from jax.flatten_util import ravel_pytree
 
-from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
-from adaptax.algorithms.on_policy.family import State
-from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig

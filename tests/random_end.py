@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from adaptax.networks.memory.recurrent import RecurrentActorCritic
 
 from adaptax.core.experience import Step
 from adaptax.core.spec import ActionSpace, Continuous, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
-from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from adaptax.sampling.actors import RecurrentActor
 
 DRIFTS = (-1.0, 0.0, 1.0)

@@ -83,8 +83,8 @@ def test_what_a_row_names_exists(row):
 
 def test_what_does_not_exist_is_noticed():
     for token in (
-        "adaptax.algorithms.search.cem.CEN",
-        "adaptax.algorithms.search.cem.CEMConfig.n_sample",
+        "adaptax.algorithms.search.family.cem.CEN",
+        "adaptax.algorithms.search.family.cem.CEMConfig.n_sample",
         "adaptax trai nop point-goal",
         "adaptax train nap point-goal",
         "--sed",

@@ -60,6 +60,13 @@ def test_links_lead_somewhere(page):
     assert [t for t in relative_links(page) if not leads_somewhere(page, t)] == []
 
 
+@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_out_of_the_site_lead_to_files(page):
+    """Of which it has copies; of a folder there is none."""
+    paths = [page.parent / target.partition("#")[0] for target in relative_links(page)]
+    assert [str(path) for path in paths if path.is_dir() and path != page.parent] == []
+
+
 def test_a_link_to_a_missing_heading_is_noticed():
     page = ROOT / "docs" / "index.md"
     assert leads_somewhere(page, "running.md#exact-resume")

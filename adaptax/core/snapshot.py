@@ -2,8 +2,10 @@
 
 A snapshot is a directory `iteration-N`, written elsewhere and moved into place: `arrays.npz`, and
 `tree.json` with numbers, text and the place of each array; never code. `iteration-N.json` beside
-it, written last, holds a digest of every byte: a directory without it was never finished, one that
-does not match is damaged. What is half-written, or could not be, never touches an older snapshot.
+it, written last, says which iteration of which run it is, and holds a digest of that and of every
+byte: a directory without it was never finished, one that does not match is damaged, and one of
+another name or run is refused. What is half-written, or could not be, never touches an older
+snapshot.
 
 Not Orbax: what it adds, shards and writing in the background, is not needed, and TensorStore below
 it keeps a few hundred bytes of memory for every array that it ever wrote.
@@ -28,6 +30,7 @@ import numpy as np
 
 from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
 from adaptax.core.experience import PyTree
+from adaptax.core.files import open_new
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
@@ -36,8 +39,13 @@ _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
 class Snapshots:
     """The snapshots of a run: the last `keep` and the best."""
 
-    def __init__(self, directory: Path, keep: int = 3) -> None:
+    def __init__(
+        self, directory: Path, keep: int = 3, owner: Mapping[str, Any] | None = None
+    ) -> None:
         self.directory, self.keep = directory.resolve(), keep
+        self.owner = owner
+        """What tells the run from others, on record in each snapshot; those of others are refused.
+        None: whoever's they are."""
 
     def save(self, iteration: int, tree: PyTree, score: float | None = None) -> None:
         """Write `tree` as the snapshot of `iteration`: dicts, lists, arrays, numbers and strings.
@@ -51,8 +59,14 @@ class Snapshots:
             self._clear(writing, about_writing)
             _write(writing, tree)
             comparable = score is not None and math.isfinite(score)
-            about = {"score": score if comparable else None, **_digests(writing)}
-            about_writing.write_text(json.dumps(about))
+            about = {
+                "iteration": iteration,
+                "score": score if comparable else None,
+                "owner": dict(self.owner or {}),
+                "files": _digests(writing),
+            }
+            with open_new(about_writing) as file:
+                file.write(json.dumps({**about, "digest": _digest(about)}).encode())
             self._remove(iteration)
             writing.rename(path)
             os.replace(about_writing, path.with_suffix(".json"))
@@ -65,9 +79,17 @@ class Snapshots:
     def load(self, iteration: int) -> PyTree:
         """The tree of one snapshot; raises SnapshotError if it is damaged."""
         path, about = self._path(iteration), self._about(iteration)
-        found = _digests(path) if path.is_dir() else {"digest": None}
-        if found["digest"] != about.get("digest"):
-            raise SnapshotError(f"snapshot {path} is damaged or incomplete{_culprit(about, found)}")
+        found = _digests(path) if path.is_dir() else None
+        if found is None or about.get("files") != found:
+            culprit = _culprit(about.get("files"), found)
+            raise SnapshotError(f"snapshot {path} is damaged or incomplete{culprit}")
+        if about["iteration"] != iteration:
+            raise SnapshotError(
+                f"snapshot {path} is not what its name says: it is of iteration "
+                f"{about['iteration']}"
+            )
+        if self.owner is not None and about["owner"] != self.owner:
+            raise SnapshotError(f"snapshot {path} is not of this run")
         try:
             return _read(path)
         except Exception as error:  # whatever NumPy makes of files that it has not written
@@ -120,7 +142,8 @@ class Snapshots:
 
     def _prune(self) -> None:
         iterations = self.iterations()
-        scores = [(self._about(i).get("score"), i) for i in iterations]
+        abouts = [(self._about(i), i) for i in iterations]
+        scores = [(a.get("score"), i) for a, i in abouts if a.get("iteration") == i]
         best = max(((score, i) for score, i in scores if score is not None), default=(0, -1))[1]
         for iteration in iterations[: -self.keep]:
             if iteration != best:
@@ -135,11 +158,13 @@ class Snapshots:
         return self.directory / f"{_PREFIX}{iteration:08d}"
 
     def _about(self, iteration: int) -> dict[str, Any]:
+        """What `iteration-N.json` says, empty where it is not as it was written."""
         try:
             about = json.loads(self._path(iteration).with_suffix(".json").read_text())
-        except (OSError, ValueError):
+            digest = about.pop("digest")
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
-        return about if isinstance(about, dict) else {}
+        return about if digest == _digest(about) else {}
 
 
 @runtime_checkable
@@ -227,9 +252,11 @@ def _write(directory: Path, tree: PyTree) -> None:
     arrays: list[np.ndarray] = []
     rest = _without_arrays(tree, arrays)
     directory.mkdir(parents=True)
-    (directory / _TREE).write_text(json.dumps(rest))
-    # Not compressed: floating-point numbers hardly shrink.
-    np.savez(directory / _ARRAYS, *arrays, allow_pickle=False)
+    with open_new(directory / _TREE) as file:
+        file.write(json.dumps(rest).encode())
+    with open_new(directory / _ARRAYS) as file:
+        # Not compressed: floating-point numbers hardly shrink.
+        np.savez(file, *arrays, allow_pickle=False)
 
 
 def _read(directory: Path) -> PyTree:
@@ -264,23 +291,24 @@ def _with_arrays(rest: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
     return array.view(jnp.dtype(rest["dtype"])) if array.dtype.kind == "V" else array
 
 
-def _digests(directory: Path) -> dict[str, Any]:
-    """`files`: SHA-256 of each; `digest`: of all their names and bytes."""
-    files, whole = {}, hashlib.sha256()
+def _digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file, by its name."""
+    files = {}
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        name = str(path.relative_to(directory))
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-        files[name] = digest.hexdigest()
-        whole.update(name.encode())
-        whole.update(digest.digest())
-    return {"digest": whole.hexdigest(), "files": files}
+        files[str(path.relative_to(directory))] = digest.hexdigest()
+    return files
 
 
-def _culprit(about: dict[str, Any], found: dict[str, Any]) -> str:
+def _digest(about: dict[str, Any]) -> str:
+    """SHA-256 of all that `iteration-N.json` says, the digests of the files among it."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _culprit(written: Any, present: dict[str, str] | None) -> str:
     """In words, the first file that is not as it was written."""
-    written, present = about.get("files"), found.get("files")
-    if not isinstance(written, dict) or not isinstance(present, dict):
+    if not isinstance(written, dict) or present is None:
         return ""
     for name in sorted(written.keys() | present.keys()):
         if name not in present:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.pools.pool import Pool
-from adaptax.envs.task import TaskDistribution
+from adaptax.envs.task import Task, TaskDistribution
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Suite:
     spec: EnvSpec
     train: TaskDistribution
     test: TaskDistribution
-    """Held out: never seen in training."""
+    """Held out, never seen in training, where `held_out` says so."""
     make_pool: Callable[[int], Pool]
     """`make_pool(num_slots)` makes a pool of so many environments."""
     engine: Literal["host", "compiled", "ray"] = "host"
@@ -32,6 +32,12 @@ class Suite:
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
 
+    @property
+    def held_out(self) -> bool:
+        """Whether no test task is one of the training tasks, as far as these can be listed."""
+        trained = {_params_text(task) for task in self.train.tasks or ()}
+        return not any(_params_text(task) in trained for task in self.test.tasks or ())
+
     def task_set_hash(self) -> str:
         """Twelve hex digits that tell whether two runs used the same tasks."""
         listed = [
@@ -40,3 +46,7 @@ class Suite:
         ]
         text = json.dumps([self.name, listed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _params_text(task: Task) -> str:
+    return json.dumps(task.plain()[2], sort_keys=True)

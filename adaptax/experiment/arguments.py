@@ -14,6 +14,7 @@ import tyro
 from tyro.conf import Positional
 
 from adaptax.core.errors import ConfigError
+from adaptax.experiment.console import say
 
 C = TypeVar("C")
 RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
@@ -40,7 +41,7 @@ class ResumeArgs:
 
 @dataclass(frozen=True)
 class EvaluateArgs:
-    """Return per episode of adaptation on held-out tasks, with 95 % intervals over tasks."""
+    """Return per episode of adaptation on held-out tasks, with 95 % intervals."""
 
     run_dir: RunDir
     num_tasks: int | None = None
@@ -150,4 +151,4 @@ def full_flag(arg: str, short: set[str]) -> str:
 def one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
     """Show a warning as one line on stderr; takes the place of `warnings.showwarning`."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its warnings
-    print(f"adaptax: warning: {text}", file=sys.stderr)
+    say(f"adaptax: warning: {text}", sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
+from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 PLACES = ("num_workers", "num_ray_actors")
@@ -66,21 +66,3 @@ def load_run(run_dir: Path, *, in_process: bool = False, **changes: Any) -> Trai
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
     return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
-
-
-def read_config(run_dir: Path) -> dict[str, Any]:
-    """What `config.json` of a run holds; raises an AdaptaxError where it is not a run's."""
-    path = run_dir / "config.json"
-    try:
-        recorded = json.loads(path.read_text())
-    except OSError:
-        raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
-    except ValueError as error:
-        raise AdaptaxError(f"{path} is not JSON: {error}") from None
-    names = ("algorithm", "suite", "trainer")
-    if not isinstance(recorded, dict) or not all(isinstance(recorded.get(n), dict) for n in names):
-        raise AdaptaxError(f"{path} is not the config of a run: it lacks one of {', '.join(names)}")
-    for name in ("algorithm", "suite"):
-        if not isinstance(recorded[name].get("name"), str):
-            raise AdaptaxError(f"{path} is not the config of a run: its {name} has no name")
-    return recorded

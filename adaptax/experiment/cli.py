@@ -26,6 +26,8 @@ from adaptax.experiment.arguments import (
     one_line_warning,
     parse,
 )
+from adaptax.experiment.console import say, settle
+from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
 
 USAGE = """usage: adaptax COMMAND ...
 
@@ -54,15 +56,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             keep_compiled_programs()
         COMMANDS[args[0]](args[1:])
     except AdaptaxError as error:
-        print(f"adaptax: {error}", file=sys.stderr)
+        say(f"adaptax: {error}", sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader, `head` for example, has gone
+        if args[0] in TRAINING:  # whose output does not end it: something else has
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print(
-            "adaptax: interrupted; `adaptax resume` goes on from the last snapshot", file=sys.stderr
-        )
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        say(f"adaptax: {stop if stop.args else 'interrupted'}", sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        settle(sys.stderr)
 
 
 def list_command(args: list[str]) -> None:
@@ -124,10 +128,7 @@ def train_command(args: list[str]) -> None:
     _set_up_process(options.trainer.num_cores)
     suite = with_config(make, options.suite)
     trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
-    try:
-        trainer.run()
-    finally:
-        trainer.close()
+    _to_its_end(trainer, trainer.run)
 
 
 def resume_command(args: list[str]) -> None:
@@ -140,23 +141,20 @@ def resume_command(args: list[str]) -> None:
             "num_steps": None,
             "max_seconds": None,
         }
-    from adaptax.experiment.build import read_config
+    from adaptax.experiment.run_dir import read_config
 
     _set_up_process(read_config(Path(options.run_dir))["trainer"].get("num_cores"))
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
-    try:
-        trainer.resume()
-    finally:
-        trainer.close()
+    _to_its_end(trainer, trainer.resume)
 
 
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
     options = parse(EvaluateArgs, args, "adaptax evaluate")
     from adaptax.core.config import from_dict, to_dict
-    from adaptax.experiment.build import read_config
     from adaptax.experiment.evaluator import EvaluatorConfig
     from adaptax.experiment.report import evaluation_json, print_evaluation
+    from adaptax.experiment.run_dir import read_config
 
     recorded = read_config(Path(options.run_dir))["trainer"].get("evaluation", {})
     protocol = to_dict(from_dict(EvaluatorConfig, recorded, where="trainer.evaluation"))
@@ -187,10 +185,10 @@ def plot_command(args: list[str]) -> None:
     options = parse(PlotArgs, args, "adaptax plot")
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
-    from adaptax.experiment.build import read_config
     from adaptax.experiment.plot import plot_adaptation, plot_learning
     from adaptax.experiment.plot_classes import has_classes, plot_classes
     from adaptax.experiment.provenance import differences_between
+    from adaptax.experiment.run_dir import read_config
 
     run_dirs = [Path(run_dir) for run_dir in options.run_dirs]
     folder = run_dirs[0] if len(run_dirs) == 1 else Path()
@@ -250,8 +248,21 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "doctor": doctor_command,
 }
 
+TRAINING = ("train", "resume")
 COMPILING = ("train", "resume", "evaluate", "video")
 """Commands of which a second run need not compile again."""
+
+
+def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
+    """Train, whoever reads what is printed."""
+    try:
+        train()
+    except KeyboardInterrupt:
+        kill_workers()  # which might be given time to close
+        raise
+    finally:
+        trainer.close()
+        settle(sys.stdout)
 
 
 def _set_up_process(num_cores: int | None) -> None:
@@ -268,8 +279,9 @@ def _set_up_process(num_cores: int | None) -> None:
 
 def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:
     """The trainer of a run, with a warning where what the named fields say is not as recorded."""
-    from adaptax.experiment.build import load_run, read_config
+    from adaptax.experiment.build import load_run
     from adaptax.experiment.provenance import MACHINE, differences, provenance
+    from adaptax.experiment.run_dir import read_config
 
     trainer = load_run(Path(run_dir), **changes)
     recorded = read_config(Path(run_dir))

@@ -29,15 +29,22 @@ class Episodes:
     first_lane_steps: np.ndarray | None = None
     """[M, K] its steps up to the first success or, without, to the end."""
 
+    lane_returns: np.ndarray | None = None
+    """[M, K, N] of each lane, and so the two below."""
+    lane_success: np.ndarray | None = None
+    lane_final_success: np.ndarray | None = None
+
     @classmethod
     def of(cls, rollouts: Sequence[Rollout]) -> Episodes:
         """K rollouts of M tasks, an episode in each lane."""
-        returns = [np.sum(np.asarray(r.reward, np.float64), axis=-1).mean(-1) for r in rollouts]
-        stacked = np.stack(returns, axis=-1)
+        sums = [np.sum(np.asarray(r.reward, np.float64), axis=-1) for r in rollouts]
+        returns = np.stack(sums, axis=1)
         if "success" not in rollouts[0].extras:
-            return cls(stacked)
+            return cls(returns.mean(-1), lane_returns=returns)
         found = [_success(np.asarray(r.extras["success"]), np.asarray(r.valid)) for r in rollouts]
-        return cls(stacked, *(np.stack(figures, axis=-1) for figures in zip(*found, strict=True)))
+        reached, last, steps = (np.stack(figures, axis=1) for figures in zip(*found, strict=True))
+        means = (returns.mean(-1), reached.mean(-1), last.mean(-1))
+        return cls(*means, reached[..., 0], steps[..., 0], returns, reached, last)
 
     @classmethod
     def joined(cls, parts: Sequence[Episodes]) -> Episodes:
@@ -62,17 +69,27 @@ class Episodes:
             "final_success": self.final_success,
         }
 
+    def lane_columns(self) -> dict[str, np.ndarray | None]:
+        """The same of each lane, [M, K, N]."""
+        return {
+            "return": self.lane_returns,
+            "success": self.lane_success,
+            "final_success": self.lane_final_success,
+        }
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """K episodes in a row on each of M held-out tasks, and what came after them."""
+    """K episodes in a row on each of M test tasks, and what came after them."""
 
     tasks: tuple[Task, ...]
     episodes: Episodes
     test: Episodes | None = None
     """Of the agent after those K, each from where they left it."""
     num_available: int | None = None
-    """Held-out tasks that there are; None if they cannot be listed."""
+    """Test tasks that there are; None if they cannot be listed."""
+    held_out: bool = True
+    """Whether none of them was trained on."""
 
     @property
     def returns(self) -> np.ndarray:
@@ -85,10 +102,12 @@ class Evaluation:
         return self.episodes.success
 
     def row(self) -> dict[str, Any]:
-        """What `evaluations.jsonl` and `evaluate --json` hold, 95 % intervals over tasks."""
+        """What `evaluations.jsonl` and `evaluate --json` hold, with 95 % intervals."""
         row: dict[str, Any] = {
             "num_tasks": len(self.tasks),
             "num_available": self.num_available,
+            "held_out": self.held_out,
+            "interval_over": "episodes" if self._is_over_lanes else "tasks",
             **self._figures(),
         }
         names = list(dict.fromkeys(self.classes))
@@ -108,12 +127,14 @@ class Evaluation:
         """Of all tasks together: each of the episodes in a row, the gain by them, and the test."""
         num_episodes = self.returns.shape[1]
         gain = self.returns[:, -1] - self.returns[:, 0]
+        by_lane = self.episodes.lane_returns
+        lane_gain = None if by_lane is None else by_lane[:, -1] - by_lane[:, 0]
         figures: dict[str, Any] = {
             "episodes": [
                 {"index": k + 1, **self._means(self.episodes, slice(k, k + 1))}
                 for k in range(num_episodes)
             ],
-            "gain": {"mean": float(gain.mean()), "ci": self._interval(gain)},
+            "gain": {"mean": float(gain.mean()), "ci": self._interval(gain, lane_gain)},
         }
         if self.test is not None:
             number = self.test.returns.shape[1]
@@ -121,22 +142,40 @@ class Evaluation:
         return figures
 
     def _means(self, episodes: Episodes, which: slice) -> dict[str, Any]:
-        """Means over some of the episodes and all tasks, with intervals over tasks."""
+        """Means over some of the episodes and all tasks, with their intervals."""
         means: dict[str, Any] = {}
+        lanes = episodes.lane_columns()
         for name, values in episodes.columns().items():
             known = None if values is None else values[:, which].mean(-1)
+            by_lane = lanes[name]
+            of_lanes = None if by_lane is None else by_lane[:, which].mean(1)
             means[f"{name}_mean"] = None if known is None else float(known.mean())
-            means[f"{name}_ci"] = None if known is None else self._interval(known)
+            means[f"{name}_ci"] = None if known is None else self._interval(known, of_lanes)
         return means
 
-    def _interval(self, values: np.ndarray) -> list[float]:
-        """Of the mean of values [M] over tasks; where they have classes, over goals within each."""
-        classes = np.array(self.classes)
-        if len(classes) == 0:
-            low, high = bootstrap_interval(values)
-        else:
+    @property
+    def _is_over_lanes(self) -> bool:
+        """Whether intervals are over the lanes of a single task."""
+        return len(self.tasks) == 1 and not self.classes
+
+    def _interval(self, values: np.ndarray, by_lane: np.ndarray | None) -> list[float] | None:
+        """Of the mean of values [M] over tasks; None where one value tells no interval.
+
+        Where tasks have classes, over goals within each; of a single task over its lanes, of
+        which `by_lane` [M, N] has the values.
+        """
+        if self._is_over_lanes and by_lane is not None:
+            values = by_lane[0]
+        columns = [values]
+        if self.classes:
+            classes = np.array(self.classes)
             columns = [values[classes == name] for name in dict.fromkeys(self.classes)]
+        if len(columns[0]) == 1:
+            return None
+        if self.classes:
             low, high = stratified_bootstrap_interval(np.stack(columns, axis=-1), "mean")
+        else:
+            low, high = bootstrap_interval(values)
         return [float(low), float(high)]
 
     def _of_class(self, name: str) -> Evaluation:
@@ -173,9 +212,19 @@ def _lists(episodes: Episodes, i: int) -> dict[str, Any]:
 
 
 def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What `Episodes` has of success, each [M], of an episode in each lane [M, N, T]."""
+    """Of an episode in each lane [M, N, T]: success at any step, at the last; the steps up to it.
+
+    Each [M, N]; the steps are those to the first success or, without, to the end.
+    """
     success, length = np.asarray(success & valid), valid.sum(-1)
     last = np.take_along_axis(success, length[..., None] - 1, axis=-1)[..., 0]
     reached = np.any(success, axis=-1)
-    steps = np.where(reached, success.argmax(-1) + 1, length)
-    return reached.mean(-1), last.mean(-1), reached[:, 0], steps[:, 0]
+    return reached, last, np.where(reached, success.argmax(-1) + 1, length)
+
+
+def tasks_in_words(row: dict[str, Any]) -> str:
+    """What the evaluation of a row was on."""
+    single = row.get("num_tasks") == 1
+    if row.get("held_out", True):
+        return "held-out task" if single else "held-out tasks"
+    return "task" if single else "tasks (as in training)"

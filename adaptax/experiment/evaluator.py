@@ -23,6 +23,8 @@ from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.sampling.sampler import Sampler
 
 DEFAULT_NUM_TASKS = 20
+DEFAULT_NUM_LANES = 20
+"""Where a suite has a single task: what an interval is over then."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,11 @@ class EvaluatorConfig:
     """The protocol of an evaluation."""
 
     num_tasks: int | None = None
-    """Held-out tasks, the first of the suite's test set; by default 20, or all of fewer."""
+    """Test tasks, the first of the suite's; by default 20, or all of fewer."""
     num_lanes: int | None = None
     """Lanes on each task, averaged: independent runs or, for an algorithm of the MAML family, the
-    episodes of one gradient step. By default what the algorithm adapts with, 1 for most."""
+    episodes of one gradient step. By default what the algorithm adapts with, 1 for most, and 20
+    where the suite has a single task."""
     num_episodes: int | None = None
     """Episodes in a row on each task; by default what the suite's protocol says."""
     num_test_episodes: int | None = None
@@ -61,9 +64,10 @@ class Evaluator:
         self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
         check(
             listed is None or self.num_tasks <= available,
-            f"num_tasks {self.num_tasks} is more than the {available} held-out tasks "
-            f"of {suite.name}",
+            f"num_tasks {self.num_tasks} is more than the {available} "
+            f"{'held-out ' if suite.held_out else ''}tasks of {suite.name}",
         )
+        self._is_single = listed is not None and len(listed) == 1
         self._num_classes = 1 if listed is None else len({task.class_name for task in listed})
         check_task_count(self.num_tasks, self._num_classes, "num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
@@ -72,7 +76,7 @@ class Evaluator:
         """What decides whether two evaluations can be compared, defaults filled in."""
         return {
             "num_tasks": self.num_tasks,
-            "num_lanes": self.config.num_lanes or algorithm.lanes_per_task,
+            "num_lanes": self._num_lanes(algorithm),
             "num_episodes": self.num_episodes,
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
@@ -87,7 +91,7 @@ class Evaluator:
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
         tasks = tasks[: self.num_tasks]
         limit = self.suite.max_slots
-        num_lanes = self.config.num_lanes or algorithm.lanes_per_task
+        num_lanes = self._num_lanes(algorithm)
         size = len(tasks) if limit is None else limit // num_lanes
         size = max(size - size % self._num_classes, self._num_classes)
         groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
@@ -95,14 +99,21 @@ class Evaluator:
         every = Episodes.joined([Episodes.of(rollouts) for rollouts in in_a_row])
         tested = Episodes.joined([Episodes.of(rollouts) for rollouts in test]) if test[0] else None
         available = None if listed is None else len(listed)
-        return Evaluation(tasks, every, tested, available)
+        return Evaluation(tasks, every, tested, available, self.suite.held_out)
+
+    def _num_lanes(self, algorithm: Algorithm) -> int:
+        """Lanes on each task."""
+        if self.config.num_lanes is not None:
+            return self.config.num_lanes
+        alone = self._is_single and algorithm.lanes_per_task == 1
+        return DEFAULT_NUM_LANES if alone else algorithm.lanes_per_task
 
     def _run(
         self, algorithm: Algorithm, state: PyTree, tasks: tuple[Task, ...]
     ) -> tuple[list[Rollout], list[Rollout]]:
         """The episodes in a row, and those of the test."""
         config, sampler = self.config, self._sampler
-        num_lanes = config.num_lanes or algorithm.lanes_per_task
+        num_lanes = self._num_lanes(algorithm)
         actor = algorithm.actor(state, deterministic=config.deterministic)
         history: list[Rollout] = []
         for _ in range(self.num_episodes):

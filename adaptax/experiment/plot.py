@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.core.files import replacing
+from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 from adaptax.experiment.progress import episode_returns
+from adaptax.experiment.run_dir import refuse_links, writing
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     for i, (label, group) in enumerate(_groups(runs)):
         curves = [_evaluation_curve(run, -1) if held_out else _training_curve(run) for run in group]
         _draw(axes, _over_seeds(curves), label, **_style(i), marker="o" if held_out else "")
-    what = "last episode on held-out tasks" if held_out else "training, smoothed"
+    what = f"last episode on {_tasks(runs)}" if held_out else "training, smoothed"
     return _finish(figure, runs, out, f"{what}{_shading(runs, held_out)}")
 
 
@@ -100,7 +103,7 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
         if rows:
             curve = _over_seeds([_adaptation_curve(row) for row in rows])
             _draw(axes, curve, "" if i else "untrained agent", **grey, shaded=len(groups) == 1)
-    return _finish(figure, runs, out, f"held-out tasks{_shading(runs, True)}")
+    return _finish(figure, runs, out, f"{_tasks(runs)}{_shading(runs, True)}")
 
 
 def _load_runs(run_dirs: Sequence[Path]) -> list[Run]:
@@ -111,6 +114,7 @@ def _load_runs(run_dirs: Sequence[Path]) -> list[Run]:
 
 
 def _load_run(directory: Path) -> Run:
+    refuse_links(directory)
     path = directory / "config.json"
     if not path.is_file():
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
@@ -188,7 +192,7 @@ def _adaptation_curve(row: Row) -> Curve:
 
 
 def _curve(x: Sequence[float], episodes: Iterable[Row]) -> Curve:
-    figures = [(e["return_mean"], *e["return_ci"]) for e in episodes]
+    figures = [(e["return_mean"], *(e["return_ci"] or 2 * [e["return_mean"]])) for e in episodes]
     return Curve(np.array(x, np.float64), *np.array(figures, np.float64).T)
 
 
@@ -227,8 +231,14 @@ def _draw_one_run(axes: Axes, run: Run) -> None:
         return
     several = all(len(row["episodes"]) > 1 for row in run.evaluations)
     for i, episode in enumerate(("last", "first") if several else ("",)):
-        label = f"held-out tasks, {episode} episode" if several else "held-out tasks"
+        label = f"{_tasks([run])}, {episode} episode" if several else _tasks([run])
         _draw(axes, _evaluation_curve(run, -1 if i == 0 else 0), label, **_style(i), marker="o")
+
+
+def _tasks(runs: list[Run]) -> str:
+    """What the last evaluations of runs were on."""
+    words = {tasks_in_words(run.evaluations[-1]) for run in runs}
+    return words.pop() if len(words) == 1 else "tasks of the evaluation"
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -275,18 +285,30 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     allowed = figure.canvas.get_supported_filetypes()
     if out.suffix.removeprefix(".") not in allowed:
         raise AdaptaxError(f"cannot write a picture {out}: its name must end in .png, .pdf or .svg")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    save_picture(figure, out)
     return figure
+
+
+def save_picture(figure: Figure, out: Path) -> None:
+    """Write a picture whole or not at all; what was there goes, a link too."""
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as file:
+            figure.savefig(file, format=out.suffix.removeprefix("."))
 
 
 def _shading(runs: list[Run], held_out: bool) -> str:
     """What is shaded, for the legend's title."""
-    sizes = [len(group) for _, group in _groups(runs)]
+    groups = [group for _, group in _groups(runs)]
+    sizes = [len(group) for group in groups]
+    rows = [g[0].evaluations[-1] for g in groups if len(g) == 1 and held_out]
+    rows = [row for row in rows if row["episodes"][-1]["return_ci"] is not None]
+    over = {row.get("interval_over", "tasks") for row in rows}
     meanings = {
         "95 % interval over seeds": max(sizes) > 2,
         "range of two seeds": 2 in sizes,
-        "95 % interval over tasks": 1 in sizes and held_out,
+        "95 % interval over tasks": "tasks" in over,
+        "95 % interval over episodes": "episodes" in over,
     }
     present = [meaning for meaning, occurs in meanings.items() if occurs]
     return f"; shaded: {', '.join(present)}" if present else ""

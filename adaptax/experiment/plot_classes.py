@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
-from adaptax.experiment.plot import COLOURS, SMOOTHING
+from adaptax.experiment.plot import COLOURS, SMOOTHING, save_picture
+from adaptax.experiment.run_dir import refuse_links
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:
@@ -46,15 +48,17 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     ratios = [len(training) + 1, len(held_out) + 1]
     upper, lower = figure.subplots(2, 1, height_ratios=ratios, sharex=True)
     _draw(upper, training, "training classes, end of training", COLOURS[1])
-    _draw(lower, held_out, "held-out tasks, after adaptation", COLOURS[0])
+    words = {tasks_in_words(row) for row in rows if row is not None}
+    what = words.pop() if len(words) == 1 else "tasks of the evaluation"
+    _draw(lower, held_out, f"{what}, after adaptation", COLOURS[0])
     lower.set_xlabel("share of episodes with success at any step")
     lower.set_xlim(0.0, 1.0)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    save_picture(figure, out)
     return figure
 
 
 def _last_with_classes(run_dir: Path) -> Row | None:
+    refuse_links(run_dir)
     rows = read_rows(run_dir / EVALUATIONS)
     return rows[-1] if rows and rows[-1].get("classes") else None
 
@@ -72,7 +76,8 @@ def _held_out(row: Row) -> dict[str, Bar]:
     bars = {}
     for name, figures in row["classes"].items():
         last = figures.get("test", figures["episodes"][-1])
-        bars[name] = (last["success_mean"], *last["success_ci"])
+        low, high = last["success_ci"] or 2 * [last["success_mean"]]
+        bars[name] = (last["success_mean"], low, high)
     return bars
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from adaptax.experiment.console import Forgiving, say
 from adaptax.experiment.logger import Row
 
 
@@ -28,7 +29,7 @@ class Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        if not self._quiet and sys.stdout.isatty():
+        if not self._quiet and sys.stdout is not None and sys.stdout.isatty():
             self._bar = _live_bar()
             self._bar.start()
             self._task = self._bar.add_task("", total=None, line="starting")
@@ -38,7 +39,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         elif self._unprinted is not None:
-            print(self._unprinted, flush=True)
+            say(self._unprinted, sys.stdout)
 
     def update(self, row: Row) -> None:
         """Show a row of training."""
@@ -56,7 +57,7 @@ class Progress:
             return
         self._unprinted = line
         if now - self._printed_at >= 10.0:
-            print(line, flush=True)
+            say(line, sys.stdout)
             self._unprinted, self._printed_at = None, now
 
     def _fraction(self, row: Row) -> float | None:
@@ -101,12 +102,14 @@ def episode_returns(row: Row) -> tuple[float | None, float | None]:
 
 
 def _live_bar() -> Any:
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     # A column of its own, because TextColumn's own cuts the line off where it should wrap.
     line = TextColumn("{task.fields[line]}", table_column=Column())
-    return Progress(BarColumn(bar_width=16), line)
+    console = Console(file=Forgiving(sys.stdout))  # type: ignore[arg-type]
+    return Progress(BarColumn(bar_width=16), line, console=console)
 
 
 def _clock(seconds: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.provenance import provenance
 from adaptax.experiment.trainer import Trainer
 
@@ -28,38 +30,72 @@ def evaluation_json(trainer: Trainer) -> dict[str, Any]:
 def print_evaluation(trainer: Trainer) -> None:
     """A table with a row for each episode on a new task."""
     from rich.console import Console
-    from rich.table import Table
 
     report = evaluation_json(trainer)
     console = Console()
     console.print(f"{report['algorithm']} on {report['suite']}, iteration {report['iteration']}")
-    listed, available = report["num_tasks"], report["num_available"]
-    part = "" if available in (None, listed) else f", the first of {available}"
-    console.print(f"mean return on {listed} held-out tasks{part} [95 % interval]", markup=False)
-    table = Table()
-    for name in ("episode", "trained", "untrained"):
-        table.add_column(name, justify="right", no_wrap=True)
-    with_success = report["episodes"][0]["success_mean"] is not None
-    if with_success:
-        table.add_column("success", justify="right", no_wrap=True)
-    for own, other in zip(report["episodes"], report["untrained"]["episodes"], strict=True):
-        cells = [str(own["index"]), _cell(own, "return"), _cell(other, "return")]
-        table.add_row(*cells, *([_cell(own, "success")] if with_success else []))
-    if "test" in report:
-        own, other = report["test"], report["untrained"]["test"]
-        cells = ["after", _cell(own, "return"), _cell(other, "return"), _cell(own, "success")]
-        table.add_row(*cells[: len(table.columns)])
-    console.print(table)
+    console.print(_heading(report), markup=False, soft_wrap=True)
+    _print_fitting(console, lambda between: _table(report, between))
     if len(report["episodes"]) > 1:
-        gain, (low, high) = report["gain"]["mean"], report["gain"]["ci"]
+        gain, interval = report["gain"]["mean"], ""
+        if report["gain"]["ci"] is not None:
+            low, high = report["gain"]["ci"]
+            interval = f" [{low:+.2f}, {high:+.2f}]"
+        pairs = "task" if report["interval_over"] == "tasks" else "lane"
         console.print(
-            f"gain from first to last episode, paired by task: "
-            f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]",
+            f"gain from first to last episode, paired by {pairs}: {gain:+.2f}{interval}",
             markup=False,
+            soft_wrap=True,
         )
 
     if report.get("classes"):
         _print_classes(console, report)
+
+
+def _heading(report: dict[str, Any]) -> str:
+    """What the figures are means of, and their intervals over."""
+    listed, available = report["num_tasks"], report["num_available"]
+    part = "" if available in (None, listed) else f", the first of {available}"
+    words = tasks_in_words(report)
+    text = f"mean return on {'the' if words == 'task' else listed} {words}{part}"
+    if report["interval_over"] == "episodes":
+        lanes = report["protocol"]["num_lanes"]
+        return f"{text}, {lanes} episodes [95 % interval over them]" if lanes > 1 else text
+    return f"{text} [95 % interval]"
+
+
+def _table(report: dict[str, Any], between: str) -> Any:
+    """Episodes with their figures, `between` mean and interval of each."""
+    from rich.table import Table
+
+    table = Table()
+    with_success = report["episodes"][0]["success_mean"] is not None
+    for name in ("episode", "trained", "untrained", *(["success"] if with_success else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [(str(own["index"]), own) for own in report["episodes"]]
+    others = list(report["untrained"]["episodes"])
+    if "test" in report:
+        rows.append(("after", report["test"]))
+        others.append(report["untrained"]["test"])
+    for (name, own), other in zip(rows, others, strict=True):
+        cells = [name, _cell(own, "return", between), _cell(other, "return", between)]
+        table.add_row(*cells, *([_cell(own, "success", between)] if with_success else []))
+    return table
+
+
+def _print_fitting(console: Any, make: Callable[[str], Any]) -> None:
+    """Print a table of which every digit can be read, intervals below the means where it is wide.
+
+    In a file or a pipe lines may be as long as they have to.
+    """
+    from rich.console import Console
+
+    boundless = Console(width=10_000)
+    table = make(" ")
+    if boundless.measure(table).maximum > console.width and console.is_terminal:
+        table = make("\n")
+    width = max(console.width, boundless.measure(table).maximum)
+    Console(file=console.file, width=width, force_terminal=console.is_terminal).print(table)
 
 
 def _print_classes(console: Any, report: dict[str, Any]) -> None:
@@ -67,25 +103,30 @@ def _print_classes(console: Any, report: dict[str, Any]) -> None:
     from rich.table import Table
 
     packaged = report.get("packaged_protocol")
-    table = Table(title="success after adaptation, in the test episodes")
-    for name in ("class", "at any step", "at the last step"):
-        table.add_column(name, no_wrap=True)
-    if packaged:
-        table.add_column("packaged evaluator", justify="right")
-    rows = {**report["classes"], "all": report}
-    for name, figures in rows.items():
-        last = figures.get("test", figures["episodes"][-1])
-        cells = [name, _cell(last, "success"), _cell(last, "final_success")]
+
+    def make(between: str) -> Any:
+        table = Table(title="success after adaptation, in the test episodes")
+        for name in ("class", "at any step", "at the last step"):
+            table.add_column(name, no_wrap=True)
         if packaged:
-            theirs = packaged["classes"].get(name, packaged["success_mean"])
-            cells.append(f"{theirs:.2f}")
-        table.add_row(*cells)
-    console.print(table)
+            table.add_column("packaged evaluator", justify="right")
+        for name, figures in {**report["classes"], "all": report}.items():
+            last = figures.get("test", figures["episodes"][-1])
+            cells = [name, *(_cell(last, n, between) for n in ("success", "final_success"))]
+            if packaged:
+                cells.append(f"{packaged['classes'].get(name, packaged['success_mean']):.2f}")
+            table.add_row(*cells)
+        return table
+
+    _print_fitting(console, make)
     if packaged:
         console.print(f"packaged evaluator: {packaged['about']}", markup=False)
 
 
-def _cell(episode: dict[str, Any], name: str) -> str:
-    mean, (low, high) = episode[f"{name}_mean"], episode[f"{name}_ci"]
+def _cell(episode: dict[str, Any], name: str, between: str = " ") -> str:
+    mean, interval = episode[f"{name}_mean"], episode[f"{name}_ci"]
     digits = 2 if abs(mean) < LARGE else 0
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    if interval is None:
+        return f"{mean:.{digits}f}"
+    low, high = interval
+    return f"{mean:.{digits}f}{between}[{low:.{digits}f}, {high:.{digits}f}]"

@@ -1,4 +1,7 @@
-"""A run's directory: made empty, held by one process at a time, its config written whole."""
+"""A run's directory: ours to write without following links, held by one process at a time.
+
+What a run writes there has names that are known; nothing else in it is read, written or deleted.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +11,144 @@ import json
 import os
 import shutil
 import socket
+import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
+from adaptax.core.files import is_same_file, replacing
 
 LOCK = "lock"
 """The file that a run holds locked; it tells who does. The lock ends with the process, however
 that ends, so that none is ever left behind."""
+CONFIG = "config.json"
+UNFINISHED = f"{CONFIG}.tmp"
+PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif")
+FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
+OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
+"""The names of all that a run, or a command on it, leaves in its directory."""
+OWN_WITHIN = {"snapshots": "iteration-*", "tensorboard": "events.out.tfevents.*"}
 
-UNFINISHED = "config.json.tmp"
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """What `config.json` of a run holds; raises an AdaptaxError where it is not a run's."""
+    refuse_links(run_dir)
+    path = run_dir / CONFIG
+    try:
+        recorded = json.loads(path.read_text())
+    except OSError:
+        raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
+    except ValueError as error:
+        raise AdaptaxError(f"{path} is not JSON: {error}") from None
+    names = ("algorithm", "suite", "trainer")
+    if not isinstance(recorded, dict) or not all(isinstance(recorded.get(n), dict) for n in names):
+        raise AdaptaxError(f"{path} is not the config of a run: it lacks one of {', '.join(names)}")
+    for name in ("algorithm", "suite"):
+        if not isinstance(recorded[name].get("name"), str):
+            raise AdaptaxError(f"{path} is not the config of a run: its {name} has no name")
+    return recorded
+
+
+def recorded_config(run_dir: Path) -> dict[str, Any]:
+    """What `config.json` holds, whatever that is; nothing where it cannot be read."""
+    try:
+        recorded = json.loads((run_dir / CONFIG).read_text())
+    except (OSError, ValueError):
+        return {}
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raise an AdaptaxError where one of our names in a directory leads somewhere else."""
+    for name in sorted(OWN):
+        path = run_dir / name
+        _refuse_link(path)
+        if name in OWN_WITHIN:
+            for folder, folders, files in os.walk(path):
+                for within in (*folders, *files):
+                    _refuse_link(Path(folder, within))
+
+
+def _refuse_link(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # most often: there is none
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = "link" if stat.S_ISLNK(mode) else "special file"
+        raise AdaptaxError(
+            f"{path} is a {kind}: a run directory has plain files only; put the file itself there"
+        )
+
+
+class Hold:
+    """A run directory locked for this process, until `release`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir, self._path = run_dir, run_dir / LOCK
+        refuse_links(run_dir)
+        self._file = self._take()
+
+    def keep(self, description: dict[str, Any]) -> None:
+        """Make sure that the directory is still this run's, whose config is `description`.
+
+        One that was removed is made anew; raises an AdaptaxError where another run has it.
+        """
+        if is_same_file(self._file, self._path):
+            return
+        refuse_links(self.run_dir)
+        if self._path.exists() or _is_others(self.run_dir, description.get("run")):
+            raise AdaptaxError(
+                f"{self.run_dir} is another run's now: this one stops and writes nothing there"
+            )
+        make_run_dir(self.run_dir)
+        old, self._file = self._file, self._take()
+        os.close(old)
+        write_config(self.run_dir, description)
+        warnings.warn(
+            f"{self.run_dir} or its lock was removed or moved: made anew, for what comes from "
+            "here on",
+            stacklevel=2,
+        )
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        if is_same_file(self._file, self._path):
+            self._path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def _take(self) -> int:
+        file = _lock(self._path)
+        try:
+            with writing(self._path):
+                os.truncate(file, 0)
+                os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        except DiskError:
+            self._path.unlink(missing_ok=True)
+            os.close(file)
+            raise
+        return file
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path) -> Iterator[Hold]:
     """Hold a run directory; an AdaptaxError where another run holds it."""
-    path = run_dir / LOCK
-    file = _lock(path)
+    hold = Hold(run_dir)
     try:
-        with writing(path):
-            os.truncate(file, 0)
-            os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield
+        yield hold
     finally:
-        path.unlink(missing_ok=True)
-        os.close(file)
+        hold.release()
 
 
 def _lock(path: Path) -> int:
     with writing(path):
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        raise AdaptaxError(f"{path} is a hard link to another file: remove it")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -59,22 +167,30 @@ def _lock(path: Path) -> int:
     return file
 
 
-def check_run_dir(run_dir: Path, *, overwrite: bool) -> None:
-    """Refuse a directory that holds something, but for a run that may be overwritten."""
+def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
+    """Refuse a directory that holds something, but for a run that may be overwritten.
+
+    Whether there is such a run.
+    """
     if run_dir.exists() and not run_dir.is_dir():
         raise AdaptaxError(f"{run_dir} is a file, not a run directory")
-    if not run_dir.is_dir() or not _contents(run_dir):
-        return
-    if not (run_dir / "config.json").exists():
+    if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} <= {LOCK, UNFINISHED}:
+        return False
+    try:
+        read_config(run_dir)
+    except AdaptaxError as error:
+        refuse_links(run_dir)  # which says more than that there is no run
+        why = f" ({error})" if (run_dir / CONFIG).exists() else ""
+        only = "; --overwrite deletes runs only" if overwrite else ""
         raise AdaptaxError(
-            f"{run_dir} is not empty and holds no run; choose another --run-dir "
-            "(--overwrite deletes runs only)"
-        )
+            f"{run_dir} is not empty and holds no run{why}; choose another --run-dir{only}"
+        ) from None
     if not overwrite:
         raise AdaptaxError(
             f"{run_dir} holds a run already; choose another --run-dir, go on with "
             f"`adaptax resume {run_dir}`, or replace it with --overwrite"
         )
+    return True
 
 
 def make_run_dir(run_dir: Path) -> None:
@@ -85,18 +201,36 @@ def make_run_dir(run_dir: Path) -> None:
         raise DiskError(f"cannot make {run_dir}: {error.strerror}") from None
 
 
-def clear_run_dir(run_dir: Path) -> None:
-    """Delete all that a locked run directory holds."""
-    for path in _contents(run_dir):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+def begin_run(run_dir: Path, description: dict[str, Any]) -> None:
+    """Write the config of a run that starts, and delete what another one has left of ours.
+
+    The old config goes last, in one step: a run that can be read is never half there.
+    """
+    with writing(run_dir / CONFIG), replacing(run_dir / CONFIG, ".tmp") as file:
+        file.write(_text(description))
+        file.flush()
+        _clear(run_dir)
+
+
+def _clear(run_dir: Path) -> None:
+    """Delete our own files, but for those that a start needs; strangers' stay."""
+    for name in OWN - {CONFIG, UNFINISHED, LOCK, *OWN_WITHIN}:
+        (run_dir / name).unlink(missing_ok=True)
+    for name, pattern in OWN_WITHIN.items():
+        for path in (run_dir / name).glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with suppress(OSError):  # it holds more than ours, or there is none
+            (run_dir / name).rmdir()
 
 
 def write_config(run_dir: Path, description: dict[str, Any]) -> None:
     """Write `config.json` as a whole or not at all."""
-    path, unfinished = run_dir / "config.json", run_dir / UNFINISHED
-    with writing(path):
-        unfinished.write_text(json.dumps(description, indent=2) + "\n")
-        unfinished.replace(path)
+    with writing(run_dir / CONFIG), replacing(run_dir / CONFIG, ".tmp") as file:
+        file.write(_text(description))
+
+
+def _text(description: dict[str, Any]) -> bytes:
+    return (json.dumps(description, indent=2) + "\n").encode()
 
 
 @contextmanager
@@ -108,6 +242,12 @@ def writing(path: Path) -> Iterator[None]:
         raise DiskError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _contents(run_dir: Path) -> list[Path]:
-    """All but what a run that was killed at once has left."""
-    return [path for path in run_dir.iterdir() if path.name not in (LOCK, UNFINISHED)]
+def _is_others(run_dir: Path, run: str | None) -> bool:
+    """Whether a directory holds a config that is not that of `run`."""
+    try:
+        recorded = json.loads((run_dir / CONFIG).read_text())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return not isinstance(recorded, dict) or recorded.get("run") != run

@@ -2,30 +2,110 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from adaptax.experiment.console import say
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GRACE_SECONDS = 1.0
+"""What the main thread has to end by itself after the second signal."""
+INTERRUPTED = 130
+"""Exit code after it."""
 
 
 @contextmanager
-def finish_iteration_on_signal(interrupt: Callable[[], None]) -> Iterator[None]:
+def finish_iteration_on_signal(
+    interrupt: Callable[[], None], parting: Callable[[], str]
+) -> Iterator[None]:
     """Have the first Ctrl-C or SIGTERM, and any later one, call `interrupt`.
+
+    Python's handlers wait for the main thread, which may compute for minutes within one call of a
+    compiled program. So another thread hears the signals too: it answers the first one at once,
+    and after the second it says `parting()` and ends the process, if nothing else has.
 
     In another thread than the main one signals are the caller's business: nothing is done.
     """
-
-    def handle(number: int, frame: object) -> None:
-        interrupt()
-        print("finishing the iteration; once more to stop at once", file=sys.stderr)
-
-    try:
-        old = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    watch = _Watch(parting)
+    handled: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        handled.append(number)
+        interrupt()
+        watch.answered.wait(GRACE_SECONDS)  # what comes after is to be said after
+
+    old = {n: signal.signal(n, handle) for n in STOP_SIGNALS}
     try:
         yield
+    except Exception:
+        if len(handled) < 2:
+            raise
+        raise KeyboardInterrupt(parting()) from None  # which a compiled program made another
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+        watch.end()
+
+
+def kill_workers() -> None:
+    """End the processes that this one has started, at once."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
+class _Watch:
+    """A thread that hears signals whatever the main thread does."""
+
+    def __init__(self, parting: Callable[[], str]) -> None:
+        self.answered = threading.Event()
+        """Set when the first signal has been answered."""
+        self._parting, self._ended = parting, threading.Event()
+        self._listen, self._tell = os.pipe()
+        os.set_blocking(self._tell, False)
+        self._old = signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._hear, name="stop signals", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Hear no more."""
+        signal.set_wakeup_fd(self._old)
+        self._ended.set()
+        os.write(self._tell, b"\0")
+        self._thread.join()
+        os.close(self._listen)
+        os.close(self._tell)
+
+    def _hear(self) -> None:
+        heard = 0
+        while not self._ended.is_set():
+            for number in os.read(self._listen, 1):
+                heard += number in STOP_SIGNALS
+                if heard == 1 and not self.answered.is_set():
+                    say("finishing the iteration; once more to stop at once", sys.stderr)
+                    self.answered.set()
+            if heard > 1 and not self._ended.wait(GRACE_SECONDS):
+                self._end_process()
+
+    def _end_process(self) -> None:
+        """End this process and its workers, whatever it is at."""
+        kill_workers()
+        # Another thread, because a reader that is stuck must not keep the process.
+        saying = threading.Thread(target=self._say_parting, daemon=True)
+        saying.start()
+        saying.join(GRACE_SECONDS / 2)
+        os._exit(INTERRUPTED)
+
+    def _say_parting(self) -> None:
+        with suppress(Exception):
+            if sys.stdout.isatty():
+                say("\x1b[?25h", sys.stdout)  # the cursor, which a live line hides
+        say(f"adaptax: {self._parting()}", sys.stderr)

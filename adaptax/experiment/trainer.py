@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import secrets
 import sys
 import time
 import warnings
@@ -20,16 +20,20 @@ from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.suite import Suite
+from adaptax.experiment.console import say
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import provenance
 from adaptax.experiment.run_dir import (
+    Hold,
+    begin_run,
     check_run_dir,
-    clear_run_dir,
     locked,
     make_run_dir,
+    recorded_config,
+    refuse_links,
     write_config,
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
@@ -54,41 +58,66 @@ class Trainer:
         self._sampler = Sampler(suite, suite.train, config.seed, "train")
         self._evaluator = Evaluator(config.evaluation, suite, config.seed)
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
-        self._seconds = 0.0
+        self._hold: Hold | None = None
+        self._description: dict[str, Any] = {}
+        """What `config.json` of the run holds."""
         self._last: Metrics = {}
-        self._num_skipped = 0
         self._unsaved: DiskError | None = None
         """Why the last snapshot could not be written."""
-        self._interrupted = False
+        self._from_the_start()
 
     def run(self) -> Metrics:
-        """Train from the start; the last row of `progress.jsonl`."""
+        """Train from the start; the last row of `progress.jsonl`.
+
+        A run that the directory holds stays until the first iteration of this one is done.
+        """
         overwrite, self._log = self.config.overwrite, self._new_log()
         check_run_dir(self.run_dir, overwrite=overwrite)
         make_run_dir(self.run_dir)
-        with locked(self.run_dir):
-            check_run_dir(self.run_dir, overwrite=overwrite)  # another may have had it meanwhile
-            clear_run_dir(self.run_dir)
+        with locked(self.run_dir) as self._hold:
+            # Another may have had it meanwhile.
+            self._log.held = check_run_dir(self.run_dir, overwrite=overwrite)
+            self._from_the_start()
             self.state = self.algorithm.init(named_key(self.config.seed, "init"))
-            write_config(self.run_dir, self.description())
+            self._take_description({**self.description(), "run": secrets.token_hex(8)})
+            if not self._log.held:
+                begin_run(self.run_dir, self._description)
             return self._train()
 
     def resume(self) -> Metrics:
         """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
         self._log = self._new_log()
-        with locked(self.run_dir):
+        with locked(self.run_dir) as self._hold:
             if self._ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
+                self._from_the_start()
                 self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             else:
                 self.load()
+            if self._nothing_to_do():
+                say(
+                    f"{self.run_dir} has done all of its {self.iteration} iterations: nothing to "
+                    "do; more with --num-iterations",
+                    sys.stdout,
+                )
+                return row_of(self.run_dir / PROGRESS, self.iteration) or {}
+            recorded = recorded_config(self.run_dir)
+            self._take_description({**recorded, "trainer": to_dict(self.config)})
             self._snapshots.discard_after(self.iteration)
-            recorded = json.loads((self.run_dir / "config.json").read_text())
-            write_config(self.run_dir, {**recorded, "trainer": to_dict(self.config)})
+            # An evaluation to come again: that at the end of a run that had ended, which an
+            # uninterrupted run would not have.
+            self._log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
+            if self.iteration > 0:
+                self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
+                if not self._last:
+                    warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
+            write_config(self.run_dir, self._description)
             return self._train()
 
     def load(self) -> None:
         """Take state, counters and unfinished episodes from the newest readable snapshot."""
+        refuse_links(self.run_dir)
+        self._snapshots.owner = self._owner(recorded_config(self.run_dir))
         for iteration, tree in self._snapshots.newest():
             template = self.algorithm.init(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
@@ -130,6 +159,21 @@ class Trainer:
             **provenance(self.suite),
         }
 
+    def _from_the_start(self) -> None:
+        """Forget what was trained before."""
+        self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
+        self._last, self._unsaved, self._interrupted = {}, None, False
+        self._sampler.restart()
+        self._sampler.success.take()
+
+    def _take_description(self, description: dict[str, Any]) -> None:
+        """Take what `config.json` is to hold, which tells whose snapshots are this run's."""
+        self._description = description
+        self._snapshots.owner = self._owner(description)
+
+    def _owner(self, description: dict[str, Any]) -> dict[str, Any]:
+        return {"run": description.get("run"), "seed": self.config.seed}
+
     def _ended_early(self) -> bool:
         """Whether the run ended before its first snapshot was due."""
         if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
@@ -137,25 +181,36 @@ class Trainer:
         rows = read_rows(self.run_dir / PROGRESS)
         return not rows or rows[-1]["iteration"] < self.config.snapshot_interval
 
+    def _nothing_to_do(self) -> bool:
+        """Whether a run that is resumed has reached its limits, its last evaluation included."""
+        limits = self.config.limits()
+        beyond = self.iteration > limits.get("iteration", self.iteration)
+        evaluated = self.config.evaluation_interval is None or self._is_evaluated()
+        return self._done(limits) and (beyond or evaluated)
+
+    def _is_evaluated(self) -> bool:
+        """Whether there is an evaluation of this iteration."""
+        log = self.run_dir / EVALUATIONS
+        return not self._log.held and row_of(log, self.iteration) is not None
+
     def _new_log(self) -> RunLog:
-        return RunLog(self.run_dir, tensorboard=self.config.tensorboard)
+        return RunLog(self.run_dir, tensorboard=self.config.tensorboard, check=self._check_hold)
+
+    def _check_hold(self) -> None:
+        """Stop where another run has the directory."""
+        if self._hold is not None:
+            self._hold.keep(self._description)
 
     def _train(self) -> Metrics:
         config, log, self._interrupted = self.config, self._log, False
-        limits, evaluations = config.limits(), self.run_dir / EVALUATIONS
-        # An evaluation to come again: that at the end of a run that had ended, which an
-        # uninterrupted run would not have.
-        log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
-        if self.iteration > 0:
-            self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
-            if not self._last:
-                warnings.warn(f"{log.run_dir / PROGRESS} lacks rows before here", stacklevel=3)
+        limits = config.limits()
         progress = Progress(limits, quiet=config.quiet)
-        with log, progress, finish_iteration_on_signal(self._interrupt):
-            if self._evaluation_due() and not row_of(evaluations, self.iteration):
+        with log, progress, finish_iteration_on_signal(self._interrupt, self._parting):
+            if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
                 row = self._one_iteration()
+                self._replace_old_run()
                 log.log(row)
                 progress.update(row)
                 if self._evaluation_due():
@@ -164,6 +219,13 @@ class Trainer:
                     self._save_snapshot(self._sampler.save())
             self._finish()
         return self._last
+
+    def _replace_old_run(self) -> None:
+        """Delete the run that the directory held, now that this one has shown that it can go."""
+        if self._log.held:
+            self._check_hold()
+            begin_run(self.run_dir, self._description)
+            self._log.held = False
 
     def _one_iteration(self) -> Metrics:
         before, started = self._sampler.save(), time.perf_counter()
@@ -221,11 +283,13 @@ class Trainer:
         self._log.flush()
         if self._unsaved is not None:
             raise self._unsaved
-        if self._interrupted:
-            print(
+        if self._interrupted and self._log.held:
+            say(f"stopped; {self._parting_state()}", sys.stderr)
+        elif self._interrupted:
+            say(
                 f"stopped after iteration {self.iteration}; go on with: "
                 f"adaptax resume {self.run_dir}",
-                file=sys.stderr,
+                sys.stderr,
             )
 
     def _evaluation_due(self) -> bool:
@@ -250,6 +314,8 @@ class Trainer:
 
     def _save_snapshot(self, sampler: PyTree) -> None:
         """Write a snapshot, or warn that it could not be; it never is ahead of the log."""
+        if self._log.held:  # what it would replace is of another run
+            return
         tree = {"state": flatten(self.state), "sampler": sampler, "seconds": self._seconds}
         try:
             self._log.flush()
@@ -271,8 +337,20 @@ class Trainer:
 
     def _interrupt(self) -> None:
         if self._interrupted:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self._parting())
         self._interrupted = True
+
+    def _parting(self) -> str:
+        """What an end at once says."""
+        return f"interrupted; {self._parting_state()}"
+
+    def _parting_state(self) -> str:
+        """What there is to go on from."""
+        if self._log.held:
+            return f"{self.run_dir} holds the run that it held before"
+        kept = self._snapshots.iterations()
+        where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
+        return f"`adaptax resume {self.run_dir}` goes on from {where}"
 
 
 def _number(value: Any) -> Any:

@@ -37,7 +37,7 @@ class TrainerConfig:
     num_cores: int | None = None
     """Cores to take, which no other run that takes cores has; None: all, shared with all others."""
     overwrite: bool = False
-    """Delete what the run directory holds."""
+    """Replace the run that the directory holds, once this one has done its first iteration."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What a NaN or an infinity does, in an observation, a reward, a loss or a parameter: end the
     run, or undo the iteration and go on with new episodes."""

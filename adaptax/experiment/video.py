@@ -12,9 +12,11 @@ import numpy as np
 from adaptax.core.config import check_positive
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.experience import Rollout, Step
+from adaptax.core.files import replacing
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
+from adaptax.experiment.run_dir import writing
 from adaptax.sampling.sampler import Sampler
 
 CAMERAS = {"corner2": 2, "track": 0}
@@ -61,9 +63,11 @@ def film(run_dir: Path, out: Path, config: VideoConfig) -> None:
     length = max(map(len, strips))
     padded = [strip + strip[-1:] * (length - len(strip)) for strip in strips]
     frames = [_beside(pair) for pair in zip(*padded, strict=True)]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    more = {"duration": FRAME_MILLISECONDS, "loop": 0}
-    frames[0].save(out, save_all=True, append_images=frames[1:], **more)
+    more = {"duration": FRAME_MILLISECONDS, "loop": 0, "format": out.suffix.removeprefix(".")}
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as file:
+            frames[0].save(file, save_all=True, append_images=frames[1:], **more)
 
 
 @dataclass(frozen=True)

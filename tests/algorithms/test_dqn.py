@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.algorithms.off_policy.family.dqn import DQNConfig, epsilon, update
 from small_worlds import Chain, chain_values, suite_of
 from toys import ChangingSampler, point_suite, train_sampler, trained
 
-from adaptax.algorithms.off_policy.dqn import DQNConfig, epsilon, update
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key

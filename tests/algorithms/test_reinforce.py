@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from adaptax.algorithms.on_policy.family.reinforce import Reinforce, ReinforceConfig
 from toys import ChangingSampler, cliff_suite, fingerprint, train_sampler
 
-from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig
 from adaptax.core.errors import AdaptaxError, ConfigError
 
 CONFIG = ReinforceConfig(num_lanes=6, num_episodes=2, discount=0.9, lr=0.02, hidden_sizes=(16,))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.reinforce import Reinforce, ReinforceConfig, _baseline, _update
+from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig, _baseline, _update
 from adaptax.core.errors import ConfigError
 
 CONFIG = ReinforceConfig(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.algorithms.meta.trials import evaluate, trial_batch
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
 
@@ -20,7 +21,6 @@ from adaptax.algorithms.meta.rl2 import (
     policy_advantage,
     with_entropy_reward,
 )
-from adaptax.algorithms.meta.trials import evaluate, trial_batch
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import select
 from adaptax.experiment.build import make_algorithm

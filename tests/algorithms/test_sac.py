@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.algorithms.off_policy.family.sac import networks_of, update
 from jax.flatten_util import ravel_pytree
 from small_worlds import Bandit, suite_of
 from toys import EVALUATION, small_agent, train_sampler, trained
 
-from adaptax.algorithms.off_policy.sac import networks_of, update
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions

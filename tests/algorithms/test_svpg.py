@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from adaptax.algorithms.on_policy.family.a2c import A2C, A2CConfig
+from adaptax.algorithms.on_policy.family.ppo2 import PPO2Config
+from adaptax.algorithms.on_policy.family.svpg import SVPG, SVPGConfig, particle_state
 from jax.flatten_util import ravel_pytree
 from oracles.advantages import gae
 from oracles.dense import dense_layers
@@ -16,9 +19,6 @@ from oracles.trees import dot, leaves, mapped, plus
 from toys import ChangingSampler, fingerprint, point_suite
 
 from adaptax.algorithms.on_policy import a2c, ppo2, svpg
-from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
-from adaptax.algorithms.on_policy.ppo2 import PPO2Config
-from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 

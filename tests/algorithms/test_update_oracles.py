@@ -23,9 +23,9 @@ from oracles.dense import dense_layers, twin_layers
 from oracles.mlp import forward
 from oracles.trees import leaves, plus
 
-from adaptax.algorithms import ppo, trpo
-from adaptax.algorithms.sac import SAC
-from adaptax.core.batch import Rollout
+from adaptax.algorithms.off_policy.sac import SAC
+from adaptax.algorithms.on_policy import ppo, trpo
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
 

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from adaptax.core.errors import SnapshotError
-from adaptax.core.snapshot import Snapshots, _digests, flatten, unflatten
+from adaptax.core.snapshot import Snapshots, _digest, _digests, flatten, unflatten
 
 STRANGE = np.array([np.nan, -0.0, np.inf, 1e-45, 1 / 3], np.float32)
 
@@ -124,7 +124,9 @@ def test_a_hostile_snapshot_runs_nothing_and_the_one_before_it_is_used(
     for path in files(snapshots, 6):
         path.write_bytes(payload)
     directory = snapshots.directory / "iteration-00000006"
-    directory.with_suffix(".json").write_text(json.dumps({"score": None, **_digests(directory)}))
+    about = {"iteration": 6, "score": None, "owner": {}, "files": _digests(directory)}
+    about["digest"] = _digest(about)
+    directory.with_suffix(".json").write_text(json.dumps(about))
     (iteration, _), warned = newest(snapshots)
     assert iteration == 3
     assert "iteration-00000006 cannot be read" in warned[0]
@@ -278,3 +280,36 @@ def test_the_score_is_on_record(snapshots):
     snapshots.save(3, {"x": 1}, -2.5)
     about = json.loads((snapshots.directory / "iteration-00000003.json").read_text())
     assert about["score"] == -2.5
+
+
+def test_a_snapshot_under_another_name_is_refused(snapshots):
+    for iteration in (5, 7):
+        snapshots.save(iteration, {"x": iteration})
+    for suffix in ("", ".json"):
+        old = snapshots.directory / f"iteration-00000005{suffix}"
+        old.rename(snapshots.directory / f"iteration-00000009{suffix}")
+    (iteration, tree), warned = newest(snapshots)
+    assert (iteration, tree) == (7, {"x": 7})
+    assert "iteration-00000009 is not what its name says: it is of iteration 5" in warned[0]
+
+
+def test_a_snapshot_of_another_run_is_refused(tmp_path):
+    for run in ("a", "b"):
+        Snapshots(tmp_path, owner={"run": run, "seed": 0}).save(len(run), {"run": run})
+    own, whose = Snapshots(tmp_path, owner={"run": "a", "seed": 0}), Snapshots(tmp_path)
+    with pytest.raises(SnapshotError, match="iteration-00000001 is not of this run"):
+        own.load(1)
+    assert whose.load(1) == {"run": "b"}
+
+
+@pytest.mark.parametrize("field", ["score", "iteration", "owner"])
+def test_what_is_said_of_a_snapshot_is_under_the_digest(snapshots, field):
+    for iteration, score in ((3, 1.0), (4, 2.0)):
+        snapshots.save(iteration, {"x": iteration}, score)
+    path = snapshots.directory / "iteration-00000003.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: 99}))
+    with pytest.raises(SnapshotError, match="iteration-00000003 is damaged or incomplete"):
+        snapshots.load(3)
+    for iteration in (5, 6, 7):
+        snapshots.save(iteration, {"x": iteration}, 0.0)
+    assert snapshots.iterations() == [4, 5, 6, 7]

@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.algorithms.search.family.nop import NOP, NOPConfig
 from toys import cliff_suite
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
-from adaptax.envs.task import Task, TaskRange
+from adaptax.envs.task import Task, TaskList, TaskRange
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.sampling.actors import Memoryless
 from adaptax.sampling.sampler import Sampler
 
@@ -194,6 +195,72 @@ def test_without_success_there_are_no_figures_of_it():
     row = evaluation_of([[1.0], [2.0]]).row()
     assert row["episodes"][0]["success_mean"] is None
     assert row["tasks"][0]["success"] is None
+
+
+@pytest.mark.parametrize(("num_tasks", "num_lanes"), [(1, 1), (1, 20), (5, 1)])
+def test_intervals_are_over_tasks_or_the_episodes_of_one_and_never_of_width_zero(
+    num_tasks, num_lanes
+):
+    suite = cliff_suite(5)
+    config = EvaluatorConfig(num_tasks=num_tasks, num_lanes=num_lanes, num_test_episodes=2)
+    evaluation = Evaluator(config, suite, 0).evaluate(nop(suite), {})
+    row = evaluation.row()
+    for figures in (*row["episodes"], row["test"]):
+        mean, interval = figures["return_mean"], figures["return_ci"]
+        if num_tasks == num_lanes == 1:
+            assert interval is None
+        else:
+            assert interval[0] < mean < interval[1]
+    assert (row["gain"]["ci"] is None) == (num_tasks == num_lanes == 1)
+    assert row["interval_over"] == ("tasks" if num_tasks > 1 else "episodes")
+
+
+def test_the_interval_of_one_task_is_that_of_its_lanes():
+    returns = np.random.default_rng(0).standard_normal((1, 2, 20))
+    episodes = Episodes(returns.mean(-1), lane_returns=returns)
+    row = Evaluation((Task("t", 0, {}),), episodes).row()
+    for k in (0, 1):
+        expected = [float(x) for x in bootstrap_interval(returns[0, k])]
+        assert row["episodes"][k]["return_ci"] == pytest.approx(expected)
+    expected = [float(x) for x in bootstrap_interval(returns[0, 1] - returns[0, 0])]
+    assert row["gain"]["ci"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "held_out"),
+    [
+        ("point-goal", {}, True),
+        ("bandit", {}, True),
+        ("half-cheetah-vel", {}, True),
+        ("half-cheetah-dir", {}, False),
+        ("point-corners", {}, False),
+        ("cartpole", {}, False),
+        ("gym:CartPole-v1", {}, False),
+    ],
+)
+def test_tasks_that_were_trained_on_are_not_held_out(name, settings, held_out):
+    suite = make_suite(name, **settings)
+    assert suite.held_out is held_out
+
+
+def test_tasks_are_compared_by_their_parameters():
+    def suite(test):
+        train = TaskList("train", [{"goal": np.array([0.0, 1.0])}, {"goal": np.array([1.0, 0.0])}])
+        return replace(cliff_suite(), train=train, test=TaskList("test", test))
+
+    assert not suite([{"goal": [1.0, 0.0]}]).held_out
+    assert suite([{"goal": [1.0, 0.5]}]).held_out
+
+
+@pytest.mark.parametrize(("num_tasks", "lanes", "used"), [(1, 1, 20), (1, 7, 7), (2, 1, 1)])
+def test_a_suite_of_a_single_task_is_evaluated_in_20_episodes(num_tasks, lanes, used):
+    suite = cliff_suite(num_tasks)
+    algorithm = nop(suite)
+    algorithm.lanes_per_task = lanes
+    evaluator = Evaluator(EvaluatorConfig(), suite, 0)
+    assert evaluator.protocol(algorithm)["num_lanes"] == used
+    lanes = evaluator.evaluate(algorithm, {}).episodes.lane_returns
+    assert lanes.shape == (num_tasks, 3, used)
 
 
 def test_more_tasks_than_are_held_out_are_refused():

@@ -245,8 +245,9 @@ def test_a_directory_in_use_is_refused_to_every_other_run(tmp_path):
 
 
 def test_a_snapshot_without_what_a_run_needs_is_one_line(tmp_path):
-    trainer(tmp_path / "run", num_iterations=1).run()
-    saved = Snapshots(tmp_path / "run" / "snapshots")
+    run = trainer(tmp_path / "run", num_iterations=1)
+    run.run()
+    saved = run._snapshots
     tree = saved.load(1)
     for change in ({"sampler": {}}, {"sampler": {"counters": np.zeros(1, np.int64)}}):
         saved.save(1, {**tree, **change})

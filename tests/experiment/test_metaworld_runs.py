@@ -51,8 +51,8 @@ def test_x4_the_evaluation_is_on_other_classes_with_success_by_class(ml10_run):
     assert (row["num_tasks"], row["num_available"]) == (5, 250)
     assert row["test"]["num_episodes"] == 1
     for figures in (row, *row["classes"].values()):
-        low, high = figures["test"]["success_ci"]
-        assert 0.0 <= low <= figures["test"]["success_mean"] <= high <= 1.0
+        assert 0.0 <= figures["test"]["success_mean"] <= 1.0
+        assert figures["test"]["success_ci"] is None  # one goal of a class tells no interval
     assert row["packaged_protocol"]["classes"].keys() == row["classes"].keys()
     assert row["tasks"][0]["params"]["class"] in row["classes"]
 

@@ -98,6 +98,36 @@ def test_learning_of_one_run_shades_the_evaluations_own_interval(tmp_path):
     assert legend_title(figure) == "one seed; shaded: 95 % interval over tasks"
 
 
+@pytest.mark.parametrize(
+    ("about", "words", "shaded"),
+    [
+        ({"num_tasks": 20, "held_out": True}, "held-out tasks", "tasks"),
+        ({"num_tasks": 2, "held_out": False}, "tasks (as in training)", "tasks"),
+        ({"num_tasks": 1, "held_out": False, "interval_over": "episodes"}, "task", "episodes"),
+    ],
+)
+def test_labels_tell_tasks_that_were_trained_on(tmp_path, about, words, shaded):
+    runs = [make_run(tmp_path / name, name=name) for name in ("ppo", "sac")]
+    for run in runs:
+        rows = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+        (run / "evaluations.jsonl").write_text("".join(json.dumps(r | about) + "\n" for r in rows))
+    one = plot_learning(runs[:1], tmp_path / "a.png")
+    labels = [label for label in lines(one) if not label.startswith("training")]
+    assert labels == [f"{words}, last episode", f"{words}, first episode"]
+    assert legend_title(one) == f"one seed; shaded: 95 % interval over {shaded}"
+    several = legend_title(plot_learning(runs, tmp_path / "a.png"))
+    assert several.startswith(f"last episode on {words}; shaded")
+    assert legend_title(plot_adaptation(runs, tmp_path / "a.png")).startswith(f"{words}; shaded")
+
+
+def test_an_evaluation_without_an_interval_is_drawn_without(tmp_path):
+    run = make_run(tmp_path / "a", episodes=1, evaluations=())
+    episode = {"index": 1, "return_mean": 2.0, "return_ci": None}
+    row = {"iteration": 1, "num_steps": 5, "episodes": [episode]}
+    (run / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
+    assert legend_title(plot_learning([run], tmp_path / "a.png")) == "one seed"
+
+
 def test_learning_works_without_evaluations_and_leaves_out_null_returns(tmp_path):
     run = make_run(tmp_path / "a", episodes=1, evaluations=())
     figure = plot_learning([run], tmp_path / "a.png")

@@ -11,11 +11,11 @@ import pytest
 from oracles import advantages
 
 from adaptax.core.errors import ConfigError
-from adaptax.functional.minibatches import optimizer
+from adaptax.learning.estimator import GAE, CriticConfig
+from adaptax.learning.minibatches import optimizer
+from adaptax.learning.sequences import Sequences
 from adaptax.networks.actor_critic import Body, Value
 from adaptax.networks.normalizer import fresh_moments, restored, standardized, updated_moments
-from adaptax.sampling.episodic import Sequences
-from adaptax.sampling.estimator import GAE, CriticConfig
 
 KEY = jax.random.key(0)
 B, T, SIZE, H = 3, 12, 2, 4

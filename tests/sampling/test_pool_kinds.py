@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from counting import Counting, Forgiving, sync
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Continuous
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.gym import gym_suite, vector_suite
-from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from adaptax.sampling.actors import Memoryless, RecurrentActor
 from adaptax.sampling.sampler import Sampler
 

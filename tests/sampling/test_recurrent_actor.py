@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adaptax.algorithms.meta.trials import Trials, trial_batch
 from random_end import RandomEndEnv, random_end, recurrent_actor
 
 from adaptax.algorithms.meta.rl2 import RL2Config, trial_advantages
-from adaptax.algorithms.meta.trials import Trials, trial_batch
 from adaptax.core.experience import Rollout, Step
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian

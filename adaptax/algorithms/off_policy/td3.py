@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.ddpg import (
+from adaptax.algorithms.off_policy.family.ddpg import (
     DDPGConfig,
     acting,
     critic_loss,
@@ -20,7 +20,7 @@ from adaptax.algorithms.off_policy.ddpg import (
     init_networks,
     policy_loss,
 )
-from adaptax.algorithms.off_policy.family import (
+from adaptax.algorithms.off_policy.family.family import (
     Data,
     Learner,
     Networks,

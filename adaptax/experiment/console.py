@@ -1,0 +1,63 @@
+"""What a run says while it trains: that nobody reads it, or the disk is full, does not end it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, TextIO
+
+
+class Forgiving:
+    """A text stream that drops what cannot be written; after a reader that has gone, all."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with _forgiven(self._stream):
+            if self._stream is not None:
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what is written."""
+        with _forgiven(self._stream):
+            if self._stream is not None:
+                self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def say(line: str, stream: TextIO | None) -> None:
+    """Print a line, if that can be done."""
+    print(line, file=Forgiving(stream), flush=True)
+
+
+def settle(stream: TextIO | None) -> None:
+    """Hand on what is written, or drop it, so that the interpreter's end does not fail over it."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        _drop(stream)
+
+
+@contextlib.contextmanager
+def _forgiven(stream: TextIO | None) -> Any:
+    try:
+        yield
+    except BrokenPipeError:
+        _drop(stream)
+    except (OSError, ValueError):  # a full disk, which may have space later; a closed file
+        pass
+
+
+def _drop(stream: TextIO | None) -> None:
+    """Lead a stream to nowhere, with what waits in it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        os.close(nowhere)
+        stream.flush()  # type: ignore[union-attr]

@@ -1,0 +1,119 @@
+"""Runs whose output nobody takes: training goes on to its end, and what can be written later is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from test_logger import events
+from test_trainer import column, trainer
+
+from adaptax.experiment.logger import read_rows
+
+NUM_ITERATIONS = 30
+WORDS = ["--num-iterations", str(NUM_ITERATIONS), "--evaluation-interval", "None"]
+
+
+def program(run_dir: Path, *more: str) -> list[str]:
+    words = ["train", "nop", "point-goal", "--run-dir", str(run_dir), *WORDS, *more]
+    return [sys.executable, "-m", "adaptax.experiment.cli", *words]
+
+
+def is_whole(run_dir: Path) -> bool:
+    return [row["iteration"] for row in read_rows(run_dir / "progress.jsonl")] == list(
+        range(1, NUM_ITERATIONS + 1)
+    )
+
+
+def gone_reader(stack: ExitStack) -> int:
+    """Where nobody will ever read."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stack.callback(os.close, writer)
+    return writer
+
+
+def full_disk(stack: ExitStack) -> int:
+    file = os.open("/dev/full", os.O_WRONLY)
+    stack.callback(os.close, file)
+    return file
+
+
+@pytest.mark.parametrize("place", [gone_reader, full_disk])
+@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stdout", "stderr")])
+def test_a_run_goes_on_to_its_end_whatever_becomes_of_its_output(tmp_path, place, streams):
+    run_dir = tmp_path / "run"
+    # A warning, so that there is something to say on standard error as well.
+    script = "import warnings; warnings.simplefilter('always'); from adaptax.experiment import cli;"
+    script += "warnings.showwarning = cli.one_line_warning; warnings.warn('something');"
+    script += f"cli.main({program(run_dir)[3:]!r})"
+    with ExitStack() as stack:
+        outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        outputs |= {name: place(stack) for name in streams}
+        done = subprocess.run([sys.executable, "-c", script], text=True, **outputs)
+    assert done.returncode == 0, done.stderr
+    assert is_whole(run_dir)
+    assert done.stdout is None or f"iteration {NUM_ITERATIONS}/" in done.stdout
+    assert done.stderr is None or done.stderr == "adaptax: warning: something\n"
+
+
+def test_a_reader_that_stops_reading_does_not_end_a_run(tmp_path):
+    run_dir = tmp_path / "run"
+    with subprocess.Popen(
+        program(run_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline().startswith("iteration 1/")
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (0, "")
+    assert is_whole(run_dir)
+
+
+def test_a_closed_standard_output_does_not_end_a_run(tmp_path):
+    run_dir = tmp_path / "run"
+    line = 'exec "$@" >&-'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *program(run_dir)], stderr=subprocess.PIPE, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert is_whole(run_dir)
+
+
+def test_an_error_that_cannot_be_said_is_still_told_by_the_exit_code(tmp_path):
+    with ExitStack() as stack:
+        done = subprocess.run(program(tmp_path / "run", "--seed", "x"), stderr=full_disk(stack))
+    assert done.returncode == 2
+
+
+def test_what_tensorboard_cannot_have_now_it_has_later(tmp_path):
+    board = tmp_path / "run" / "tensorboard"
+    hooks = {1: board.touch, 4: board.unlink}  # no folder can be made at the place of a file
+    run = trainer(tmp_path / "run", hooks, num_iterations=5, tensorboard=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.run()
+    told = [str(w.message) for w in caught if "tensorboard" in str(w.message)]
+    assert len(told) == 1
+    assert told[0].endswith("the run goes on and tries again")
+    assert column(run) == [1, 2, 3, 4, 5]
+    assert [step for step, tag, _ in events(board) if tag == "iteration"] == [1, 2, 3, 4, 5]
+
+
+def test_tensorboard_forgets_what_a_resumed_run_does_anew(tmp_path):
+    trainer(tmp_path / "run", num_iterations=2, tensorboard=True).run()
+    trainer(tmp_path / "run", num_iterations=3, tensorboard=True).resume()
+    accumulator = pytest.importorskip("tensorboardX.proto.event_pb2")
+    starts = []
+    for path in (tmp_path / "run" / "tensorboard").iterdir():
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = accumulator.Event.FromString(data[at + 12 : at + 12 + size])
+            starts += [event.step] if event.HasField("session_log") else []
+            at += size + 16
+    assert starts == [3]
