@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from adaptax.core.errors import ConfigError, check, one_line, unknown_name
-from adaptax.core.plugins import described, loaded, plugins, sound_entries, summary_of
+from adaptax.core.errors import unknown_name
+from adaptax.core.plugins import plugins, sound_entries
+from adaptax.envs.plugin_suites import ENTRY_POINTS, PluginSuite
 
 if TYPE_CHECKING:
     from adaptax.envs.suite import Suite
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 Loaded = tuple[type[Any], Callable[[Any], "Suite"]]
 GYM_PREFIX = "gym:"
 ML1_PREFIX = "ml1-"
-ENTRY_POINTS = "adaptax.suites"
-"""The group of installed packages' suites; each names MODULE:FUNCTION, a function from its config
-to a suite of the entry point's name, whose only parameter is annotated with the config's class."""
 
 
 @dataclass(frozen=True)
@@ -255,49 +252,27 @@ SUITES = {
 }
 
 
-def find_suite(name: str) -> SuiteEntry:
+def find_suite(name: str) -> SuiteEntry | PluginSuite:
     """The entry of ours or of an installed package; a ConfigError names the nearest match."""
     found = plugins(ENTRY_POINTS, _is_ours, name)
+    if name in found:
+        return PluginSuite.of(found[name])
     if name.startswith(GYM_PREFIX):
         env_id = name.removeprefix(GYM_PREFIX)
         return SuiteEntry(name, f"Gymnasium's {env_id}", partial(_gym, env_id))
     if name.startswith(ML1_PREFIX):
         task = name.removeprefix(ML1_PREFIX)
         return SuiteEntry(name, f"Meta-World ML1 of {task}", partial(_ml1, task))
-    if name in SUITES:
-        return SUITES[name]
-    if name not in found:
+    if name not in SUITES:
         raise unknown_name("suite", name, [*SUITES, *plugins(ENTRY_POINTS, _is_ours)])
-    return _plugin(found[name])
+    return SUITES[name]
 
 
-def all_suites() -> list[SuiteEntry]:
+def all_suites() -> list[SuiteEntry | PluginSuite]:
     """Ours, then those of installed packages."""
     others = plugins(ENTRY_POINTS, _is_ours)
-    return [*SUITES.values(), *sound_entries(others.values(), _plugin)]
+    return [*SUITES.values(), *sound_entries(others.values(), PluginSuite.of)]
 
 
 def _is_ours(name: str) -> bool:
     return name in SUITES or name.startswith((GYM_PREFIX, ML1_PREFIX))
-
-
-def _plugin(point: EntryPoint) -> SuiteEntry:
-    """The entry of an installed package's suite; a ConfigError where it is none."""
-    make, what = loaded(point), described(point)
-    check(callable(make), f"{what} is not a function from a config to a suite")
-    try:
-        hints = get_type_hints(make)
-        hints.pop("return", None)
-        (config_class,) = hints.values()
-        sound, problem = is_dataclass(config_class()), f"{config_class} is not a dataclass"
-    except Exception as error:
-        sound, problem = False, one_line(error)
-    check(sound, f"{what} does not take one parameter annotated with its config: {problem}")
-
-    def made(config: Any) -> Suite:
-        suite: Suite = make(config)
-        if getattr(suite, "name", None) != point.name:
-            raise ConfigError(f"{what} gives no suite of its name, but {suite!r}")
-        return suite
-
-    return SuiteEntry(point.name, summary_of(make), lambda: (config_class, made))
