@@ -57,13 +57,9 @@ class Algorithm(ABC, Generic[State, Data]):
     num_cycles: int = 1
     """Cycles of an iteration, each of one `collect` and one `update`."""
 
-    own_networks: str | None
-    """MODULE:CLASS of the networks that were handed in; None where they are the config's."""
-
     def __init__(self, config: Any, spec: EnvSpec, networks: Any = None) -> None:
         """`networks` None stands for those that the config describes."""
         self.config, self.spec, self.networks = config, spec, networks
-        self.own_networks = None if networks is None else _class_path(networks)
         if is_dataclass(config):
             check_finite_numbers(config, "algorithm")
         for name in self.task_counts:
@@ -129,10 +125,6 @@ class Algorithm(ABC, Generic[State, Data]):
 
     def __hash__(self) -> int:
         return hash(self._identity())
-
-
-def _class_path(thing: Any) -> str:
-    return f"{type(thing).__module__}:{type(thing).__qualname__}"
 
 
 def updated(algorithm: Algorithm[State, Data], state: State, data: Data) -> tuple[State, Metrics]:

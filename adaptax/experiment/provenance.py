@@ -36,9 +36,17 @@ def provenance(suite: Suite) -> dict[str, Any]:
     }
 
 
+def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:
+    """MODULE:CLASS of networks that were handed in; None where they are those of the config."""
+    networks = algorithm.networks
+    if networks is None or networks == type(algorithm)(algorithm.config, algorithm.spec).networks:
+        return None
+    return f"{type(networks).__module__}:{type(networks).__qualname__}"
+
+
 def check_networks(run_dir: Path, recorded: dict[str, Any], algorithm: Algorithm[Any, Any]) -> None:
-    """Raise an AdaptaxError unless networks handed in are of the class that a run records."""
-    described, own = recorded.get("algorithm"), algorithm.own_networks
+    """Raise an AdaptaxError unless networks are of the class that the config of a run records."""
+    described, own = recorded.get("algorithm"), own_networks(algorithm)
     trained = described.get("networks") if isinstance(described, dict) else None
     if own is None and trained is not None:
         raise AdaptaxError(

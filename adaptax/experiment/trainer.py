@@ -24,7 +24,7 @@ from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.provenance import check_networks, provenance
+from adaptax.experiment.provenance import check_networks, own_networks, provenance
 from adaptax.experiment.run_dir import (
     check_run_dir,
     clear_run_dir,
@@ -127,7 +127,7 @@ class Trainer:
         return {
             "algorithm": {
                 "name": self.algorithm.name,
-                "networks": self.algorithm.own_networks,
+                "networks": own_networks(self.algorithm),
                 **to_dict(self.algorithm.config),
             },
             "suite": {"name": self.suite.name, **suite},
