@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import gymnasium
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import adaptax
+from adaptax.algorithms import registry
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import MultiDiscrete, spec_from_dict, spec_to_dict
@@ -40,7 +42,13 @@ class Valve(gymnasium.Env):
         self.dial = 0.9 * self.dial + np.float32(0.1) * action
         reward = float(self.np_random.normal() - self.dial.sum())
         ended = bool(self.np_random.random() < 0.1)
-        return {"dial": self.dial, "mode": int(self.np_random.integers(3))}, reward, ended, False, {}
+        return (
+            {"dial": self.dial, "mode": int(self.np_random.integers(3))},
+            reward,
+            ended,
+            False,
+            {},
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -183,8 +191,6 @@ def test_another_environment_is_refused(suite):
 @pytest.fixture
 def registered(monkeypatch):
     """The algorithm as if it were one of ours."""
-    from adaptax.algorithms import registry
-
     entry = registry.AlgorithmEntry("echoes", "", f"{__name__}:Echoes")
     monkeypatch.setitem(registry.ALGORITHMS, "echoes", entry)
 
@@ -216,8 +222,6 @@ def test_load_gives_what_was_trained_without_its_suite(suite, registered, tmp_pa
 def test_a_config_that_is_none_is_refused_in_one_line(
     suite, registered, tmp_path, break_it, message
 ):
-    import json
-
     settings = {"num_iterations": 1, "evaluation_interval": None, "quiet": True}
     adaptax.train(Echoes(EchoesConfig(), suite.spec), suite, run_dir=tmp_path, **settings)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -230,14 +234,10 @@ def test_a_config_that_is_none_is_refused_in_one_line(
 
 @pytest.mark.parametrize("name", ["point-goal", "cartpole", "tabular-mdp", "ml1-reach-v3"])
 def test_a_spec_comes_back_from_json_equal(name):
-    import json
-
     spec = adaptax.make_suite(name).spec
     assert spec_from_dict(json.loads(json.dumps(spec_to_dict(spec)))) == spec
 
 
 def test_a_spec_of_several_choices_comes_back_equal():
-    from dataclasses import replace
-
     spec = replace(adaptax.make_suite("cartpole").spec, action=MultiDiscrete((3, 2)))
     assert spec_from_dict(spec_to_dict(spec)) == spec
