@@ -97,6 +97,6 @@ def test_settings_go_with_names_only(tmp_path):
         adaptax.train("nop", suite, suite={"horizon": 3}, run_dir=tmp_path)
     with pytest.raises(AdaptaxError, match="go with an algorithm's name"):
         adaptax.train(adaptax.NOP(adaptax.NOPConfig(), suite.spec), suite, algorithm={}, seed=1)
-    with pytest.raises(AdaptaxError, match="unknown setting 'trainer.num_iteration'"):
+    with pytest.raises(AdaptaxError, match=r"unknown setting 'trainer\.num_iteration'"):
         adaptax.train("nop", suite, run_dir=tmp_path, num_iteration=3)
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 import warnings
 
 import pytest
@@ -204,7 +203,7 @@ def test_a_command_warns_of_a_broken_plugin_in_one_line(install, capsys, monkeyp
     cli.main(["list"])
     out, err = capsys.readouterr()
     assert "ppo" in out
-    assert textwrap.shorten(err, 400) == (
+    assert err == (
         "adaptax: warning: the entry point 'a' (broken_plugin:A) of broken cannot be loaded: "
-        "ModuleNotFoundError: No module named 'no_such_module'"
+        "ModuleNotFoundError: No module named 'no_such_module'\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import gymnasium
 import jax
@@ -29,7 +30,7 @@ class Valve(gymnasium.Env):
         {"dial": gymnasium.spaces.Box(-9, 9, (2,)), "mode": gymnasium.spaces.Discrete(3)}
     )
     action_space = gymnasium.spaces.Box(2, 6, (1,))
-    asked = []
+    asked: ClassVar[list[int]] = []
     """Seeds of all resets, whoever asks."""
 
     def reset(self, *, seed=None, options=None):

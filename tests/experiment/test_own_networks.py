@@ -135,7 +135,7 @@ def test_networks_of_another_class_are_refused(tmp_path, mine):
 
 def test_networks_of_another_size_are_refused(tmp_path):
     trained(tmp_path / "run", 2, Wide(space()))
-    with pytest.raises(AdaptaxError, match=r"snapshot has float32\[2, 24\] at .* \[2, 25\]|25"):
+    with pytest.raises(AdaptaxError, match=r"snapshot has float32\[24\] at .*float32\[25\]"):
         adaptax.load_run(tmp_path / "run", networks=Wide(space(), 25)).load()
 
 
