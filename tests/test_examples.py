@@ -36,8 +36,8 @@ def code_lines(text):
 
 
 def readme_python():
-    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
-    return block
+    """The program that trains, and the one that acts."""
+    return re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
 
 
 def readme_commands():
@@ -102,13 +102,18 @@ def test_half_cheetah_example_with_pearl_tells_three_episodes(tmp_path, capsys):
     assert re.findall(r"^after (\d): -\d", capsys.readouterr().out, flags=re.M) == list("012")
 
 
-def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):
-    assert len(readme_python().splitlines()) < 10
+def test_readme_python_is_short_and_runs(tmp_path, monkeypatch, capsys):
+    train, act = readme_python()
+    assert len(train.splitlines()) < 6
+    assert len(act.splitlines()) < 14
     monkeypatch.chdir(tmp_path)
-    text, count = re.subn(r"num_iterations=\d+", "num_iterations=1", readme_python())
+    text, count = re.subn(r'"num_iterations": \d+', '"num_iterations": 1', train)
     assert count == 1
-    exec(compile(text, "README.md", "exec"), {})
+    names = {}
+    exec(compile(text, "README.md", "exec"), names)
     assert len(re.findall(r"-\d+\.\d", capsys.readouterr().out.splitlines()[-1])) == 4
+    exec(compile(act, "README.md", "exec"), names)
+    assert names["truncated"] and names["carry"].t == names["trainer"].suite.spec.horizon
 
 
 def test_readme_shows_every_command():

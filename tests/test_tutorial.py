@@ -52,6 +52,7 @@ def test_the_code_runs_and_the_own_algorithm_learns_and_adapts(tmp_path, monkeyp
     assert own[0] > untrained[0] + 0.5
     assert own[2] > own[0] + 0.3
     assert np.isfinite(source["trainer"].state["mean"]).all()
+    assert len(source["rewards"]) == 15 and max(source["rewards"]) <= 0
 
 
 @pytest.mark.slow
