@@ -46,7 +46,7 @@ MOST_SKIPPED = 10
 class Trainer:
     """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
 
-    def __init__(self, config: TrainerConfig, algorithm: Algorithm, suite: Suite) -> None:
+    def __init__(self, config: TrainerConfig, algorithm: Algorithm[Any, Any], suite: Suite) -> None:
         self.config, self.algorithm, self.suite = config, algorithm, suite
         self.run_dir = Path(config.run_dir)
         self.iteration = 0
