@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from adaptax.algorithms.on_policy.family.a2c import A2C, A2CConfig
-from adaptax.algorithms.on_policy.family.family import State
 from adaptax.algorithms.on_policy.family.svpg import SVPG, SVPGConfig, particle_state
 from jax.flatten_util import ravel_pytree
 
+from adaptax.algorithms.on_policy.family import State
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig

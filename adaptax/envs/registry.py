@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adaptax.core.errors import unknown_name
+from adaptax.core.plugins import plugins, sound_entries
+from adaptax.envs.plugin_suites import ENTRY_POINTS, PluginSuite
 
 if TYPE_CHECKING:
     from adaptax.envs.suite import Suite
@@ -180,13 +182,26 @@ _MANY = {GYM_PREFIX: "Gymnasium's {}", ML1_PREFIX: "Meta-World ML1 of {}"}
 """Beginnings of names that stand for many suites, and what each of these is."""
 
 
-def find_suite(name: str) -> SuiteEntry:
-    """The registry's entry; raises a ConfigError that names the nearest match."""
+def find_suite(name: str) -> SuiteEntry | PluginSuite:
+    """The entry of ours or of an installed package; a ConfigError names the nearest match."""
+    found = plugins(ENTRY_POINTS, _is_ours, name)
+    if name in found:
+        return PluginSuite.of(found[name])
     for prefix, summary in _MANY.items():
         if name.startswith(prefix):
             which = name.removeprefix(prefix)
             general = next(entry for key, entry in SUITES.items() if key.startswith(prefix))
             return replace(general, name=name, summary=summary.format(which), argument=which)
     if name not in SUITES:
-        raise unknown_name("suite", name, SUITES)
+        raise unknown_name("suite", name, [*SUITES, *plugins(ENTRY_POINTS, _is_ours)])
     return SUITES[name]
+
+
+def all_suites() -> list[SuiteEntry | PluginSuite]:
+    """Ours, then those of installed packages."""
+    others = plugins(ENTRY_POINTS, _is_ours)
+    return [*SUITES.values(), *sound_entries(others.values(), PluginSuite.of)]
+
+
+def _is_ours(name: str) -> bool:
+    return name in SUITES or name.startswith((GYM_PREFIX, ML1_PREFIX))

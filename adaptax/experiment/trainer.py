@@ -19,13 +19,14 @@ from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
 from adaptax.experiment.console import say
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.provenance import provenance
+from adaptax.experiment.provenance import check_networks, own_networks, provenance
 from adaptax.experiment.run_dir import (
     Hold,
     begin_run,
@@ -49,7 +50,7 @@ MOST_SKIPPED = 10
 class Trainer:
     """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
 
-    def __init__(self, config: TrainerConfig, algorithm: Algorithm, suite: Suite) -> None:
+    def __init__(self, config: TrainerConfig, algorithm: Algorithm[Any, Any], suite: Suite) -> None:
         self.config, self.algorithm, self.suite = config, algorithm, suite
         self.run_dir = Path(config.run_dir)
         self.iteration = 0
@@ -90,6 +91,7 @@ class Trainer:
         with locked(self.run_dir) as self._hold:
             if self._ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
+                self._check_networks()
                 self._from_the_start()
                 self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             else:
@@ -118,6 +120,7 @@ class Trainer:
         """Take state, counters and unfinished episodes from the newest readable snapshot."""
         refuse_links(self.run_dir)
         self._snapshots.owner = self._owner(recorded_config(self.run_dir))
+        self._check_networks()
         for iteration, tree in self._snapshots.newest():
             template = self.algorithm.init(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
@@ -151,9 +154,14 @@ class Trainer:
         """What `config.json` holds: every setting, versions, and the hash of the task set."""
         suite = to_dict(self.suite.config) if self.suite.config is not None else {}
         return {
-            "algorithm": {"name": self.algorithm.name, **to_dict(self.algorithm.config)},
+            "algorithm": {
+                "name": self.algorithm.name,
+                "networks": own_networks(self.algorithm),
+                **to_dict(self.algorithm.config),
+            },
             "suite": {"name": self.suite.name, **suite},
             "trainer": to_dict(self.config),
+            "spec": spec_to_dict(self.suite.spec),
             "seed": self.config.seed,
             "protocol": self.protocol(),
             **provenance(self.suite),
@@ -164,7 +172,7 @@ class Trainer:
         self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
         self._last, self._unsaved, self._interrupted = {}, None, False
         self._sampler.restart()
-        self._sampler.success.take()
+        self._sampler.statistics.take()
 
     def _take_description(self, description: dict[str, Any]) -> None:
         """Take what `config.json` is to hold, which tells whose snapshots are this run's."""
@@ -173,6 +181,9 @@ class Trainer:
 
     def _owner(self, description: dict[str, Any]) -> dict[str, Any]:
         return {"run": description.get("run"), "seed": self.config.seed}
+
+    def _check_networks(self) -> None:
+        check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
 
     def _ended_early(self) -> bool:
         """Whether the run ended before its first snapshot was due."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from adaptax.algorithms.off_policy.family.family import OffPolicyConfig, optimizer, updated_target
 from small_worlds import Counter, OneState, suite_of
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
+from adaptax.algorithms.off_policy.family import OffPolicyConfig, optimizer, updated_target
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
@@ -42,9 +42,7 @@ def no_learning(monkeypatch):
         num_updates = learner.num_updates + len(batches.reward)
         return replace(learner, num_updates=num_updates), {"q": np.float32(0.0)}
 
-    monkeypatch.setattr(
-        "adaptax.algorithms.off_policy.family.family.gradient_steps", lambda _: count
-    )
+    monkeypatch.setattr("adaptax.algorithms.off_policy.family.gradient_steps", lambda _: count)
     return calls
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family.family import Learner, Optimizers, descended, init_learner
+from adaptax.algorithms.off_policy.family import Learner, Optimizers, descended, init_learner
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Metrics
-from adaptax.algorithms.on_policy.family.family import State, policy_actor, scheduled
+from adaptax.algorithms.on_policy.family import State, policy_actor, scheduled
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Rollout

@@ -18,7 +18,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.algorithms.on_policy import family, trpo
-from adaptax.algorithms.on_policy.family.family import State
+from adaptax.algorithms.on_policy.family import State
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.trust_region import TrustRegion

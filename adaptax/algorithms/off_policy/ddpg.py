@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family.family import (
+from adaptax.algorithms.off_policy.family import (
     Data,
     Learner,
     Networks,

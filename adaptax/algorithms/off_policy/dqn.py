@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family.family import (
+from adaptax.algorithms.off_policy.family import (
     Data,
     Learner,
     OffPolicyConfig,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family.family import (
+from adaptax.algorithms.off_policy.family import (
     Data,
     Learner,
     Networks,

@@ -12,15 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family.ddpg import (
-    DDPGConfig,
-    acting,
-    critic_loss,
-    default_networks,
-    init_networks,
-    policy_loss,
-)
-from adaptax.algorithms.off_policy.family.family import (
+from adaptax.algorithms.off_policy.family import (
     Data,
     Learner,
     Networks,
@@ -30,6 +22,14 @@ from adaptax.algorithms.off_policy.family.family import (
     optimizer,
     update,
     updated_target,
+)
+from adaptax.algorithms.off_policy.family.ddpg import (
+    DDPGConfig,
+    acting,
+    critic_loss,
+    default_networks,
+    init_networks,
+    policy_loss,
 )
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Transitions

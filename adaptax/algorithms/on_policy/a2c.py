@@ -16,7 +16,7 @@ import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
-from adaptax.algorithms.on_policy.family.family import OnPolicyConfig, State
+from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean

@@ -13,7 +13,7 @@ import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
-from adaptax.algorithms.on_policy.family.family import OnPolicyConfig, State
+from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec

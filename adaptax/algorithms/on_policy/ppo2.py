@@ -16,7 +16,7 @@ import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family, ppo
-from adaptax.algorithms.on_policy.family.family import OnPolicyConfig, State
+from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout

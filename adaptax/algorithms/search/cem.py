@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.search.family.family import (
+from adaptax.algorithms.search.family import (
     Best,
     Data,
     SearchConfig,

@@ -19,7 +19,7 @@ from cma.sigma_adaptation import CMAAdaptSigmaCSA
 from cma.transformations import DiagonalDecoding
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.search.family.family import (
+from adaptax.algorithms.search.family import (
     Best,
     Data,
     SearchConfig,
