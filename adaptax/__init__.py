@@ -52,8 +52,8 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.core.experience import Rollout as Rollout
     from adaptax.core.experience import Step as Step
     from adaptax.envs.env import Env as Env
-    from adaptax.envs.pools.gym import gym_suite as gym_suite
     from adaptax.envs.suite import Suite as Suite
+    from adaptax.envs.suites.gym import gym_suite as gym_suite
     from adaptax.envs.task import Task as Task
     from adaptax.experiment.agent import Agent as Agent
     from adaptax.experiment.agent import load as load
@@ -71,7 +71,7 @@ _MODULES = {
     "Rollout": "adaptax.core.experience",
     "Step": "adaptax.core.experience",
     "Env": "adaptax.envs.env",
-    "gym_suite": "adaptax.envs.pools.gym",
+    "gym_suite": "adaptax.envs.suites.gym",
     "Suite": "adaptax.envs.suite",
     "Task": "adaptax.envs.task",
     "Agent": "adaptax.experiment.agent",

@@ -101,7 +101,7 @@ class Evaluator:
         available = None if listed is None else len(listed)
         return Evaluation(tasks, every, tested, available, self.suite.held_out)
 
-    def _num_lanes(self, algorithm: Algorithm) -> int:
+    def _num_lanes(self, algorithm: Algorithm[Any, Any]) -> int:
         """Lanes on each task."""
         if self.config.num_lanes is not None:
             return self.config.num_lanes

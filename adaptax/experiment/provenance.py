@@ -15,6 +15,7 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.core.compilation import processor_lines
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
+from adaptax.networks.actor_critic import FeedForward
 
 PACKAGES = (
     *("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy"),
@@ -39,6 +40,8 @@ def provenance(suite: Suite) -> dict[str, Any]:
 def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:
     """MODULE:CLASS of networks that were handed in; None where they are those of the config."""
     networks = algorithm.networks
+    if isinstance(networks, FeedForward):  # which is ours around the one that was handed in
+        networks = networks.network
     if networks is None or networks == type(algorithm)(algorithm.config, algorithm.spec).networks:
         return None
     return f"{type(networks).__module__}:{type(networks).__qualname__}"

@@ -12,6 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.off_policy.ddpg import (
+    DDPGConfig,
+    acting,
+    critic_loss,
+    default_networks,
+    init_networks,
+    policy_loss,
+)
 from adaptax.algorithms.off_policy.family import (
     Data,
     Learner,
@@ -22,14 +30,6 @@ from adaptax.algorithms.off_policy.family import (
     optimizer,
     update,
     updated_target,
-)
-from adaptax.algorithms.off_policy.family.ddpg import (
-    DDPGConfig,
-    acting,
-    critic_loss,
-    default_networks,
-    init_networks,
-    policy_loss,
 )
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Transitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.value_losses import explained_variance
 from adaptax.learning.estimator import (
+    EstimatorSettings,
     FitSettings,
     Normalization,
     estimate,
@@ -29,6 +30,7 @@ from adaptax.learning.minibatches import (
     Figures,
     Loss,
     MakeOptimizer,
+    Passes,
     Schedule,
     Stop,
     run_passes,
@@ -131,6 +133,22 @@ class OnPolicyConfig:
         )
 
 
+class Settings(EstimatorSettings, Passes, Protocol):
+    """Settings that every on-policy algorithm learns by, RL2's too."""
+
+    @property
+    def normalize_obs(self) -> bool:
+        """Whether networks see observations standardised by the moments of all so far."""
+
+    @property
+    def normalize_returns(self) -> bool:
+        """Whether values are learned in units of the returns so far."""
+
+    @property
+    def shuffle(self) -> Literal["auto", "sequences", "steps"]:
+        """What minibatches are made of."""
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
@@ -158,13 +176,13 @@ def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | No
     return default_networks(config, spec) if networks is None else as_actor_critic(networks)
 
 
-def whole_sequences(config: OnPolicyConfig, network: Any) -> bool:
+def whole_sequences(config: Settings, network: Any) -> bool:
     """Whether minibatches are of whole lanes."""
     return config.shuffle == "sequences" or has_memory(network)
 
 
 def init_state(
-    config: OnPolicyConfig,
+    config: Settings,
     network: Any,
     input_size: int,
     key: jax.Array,
@@ -215,7 +233,7 @@ def with_obs_moments(state: State, sequences: Sequences) -> State:
     return replace(state, moments={**state.moments, "obs": moments})
 
 
-def scheduled(config: OnPolicyConfig, schedule: Schedule, state: State) -> jax.Array:
+def scheduled(config: Settings, schedule: Schedule, state: State) -> jax.Array:
     """What is left of a value that falls over as many passes as the step size."""
     return share_left(schedule, state.num_passes / config.lr_schedule_steps)
 
@@ -257,7 +275,7 @@ def learn_jointly(
 
 
 def fit_critic(
-    config: OnPolicyConfig, fit: FitSettings, network: Any, state: State, sequences: Sequences
+    config: Settings, fit: FitSettings, network: Any, state: State, sequences: Sequences
 ) -> tuple[State, Batch, Figures]:
     """Fit the value to targets that stay fixed over all passes; and what the policy learns from."""
     estimated, moments = estimate(

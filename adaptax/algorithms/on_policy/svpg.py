@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import a2c, family
-from adaptax.algorithms.on_policy.family.a2c import A2CConfig
+from adaptax.algorithms.on_policy.a2c import A2CConfig
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout, select

@@ -14,6 +14,7 @@ import numpy as np
 from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.spec import EnvSpec
+from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool, MakeEnv
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
@@ -21,7 +22,6 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.placement import placed
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.suite import Suite

@@ -19,8 +19,8 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3, ML45_V3, MT10_V3
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool
-from adaptax.envs.pools.placement import placed
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.metaworld.env import NUM_ACTIONS, NUM_OBS, MetaWorldEnv
 from adaptax.envs.suites.metaworld.goals import benchmark_goals
