@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 
-from adaptax.envs.pools.gym import gym_suite
+from adaptax.envs.suites.gym import gym_suite
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
