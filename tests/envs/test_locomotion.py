@@ -197,7 +197,7 @@ def test_direction_tasks_are_forwards_and_backwards(name):
 
 @every_family
 def test_tasks_can_be_pickled(name):
-    """T1: a task sent to another process is the same task."""
+    """A task sent to another process is the same task."""
     for task in some_tasks(family(name), 3):
         assert pickle.loads(pickle.dumps(task)).plain() == task.plain()
 
