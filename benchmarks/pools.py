@@ -21,7 +21,7 @@ from sampling import Work, measure, policy_actor, sampler
 from slow_env import STEP_SECONDS, SlowEnv
 
 from adaptax.core.spec import Continuous
-from adaptax.envs.pools.gym import gym_suite
+from adaptax.envs.suites.gym import gym_suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.actors import UniformActor
@@ -80,7 +80,7 @@ def uniform_episodes(suite_name: str, num_lanes: int) -> Work:
 
 
 def jax_pools(seconds: float) -> dict[str, Any]:
-    """JaxPool: classic control by uniform actions, and `point-goal` with a policy of 2x64."""
+    """Compiled suites: classic control by uniform actions, `point-goal` with a policy of 2x64."""
     contenders = {
         "cartpole": uniform_steps("cartpole", JAX_LANES, JAX_STEPS),
         "cartpole episodes": uniform_episodes("cartpole", JAX_LANES),
@@ -89,7 +89,7 @@ def jax_pools(seconds: float) -> dict[str, Any]:
     }
     rates = measure(contenders, seconds)
     for name, rate in rates.items():
-        print(f"JaxPool, {JAX_LANES} lanes, {name}: {rate:,.0f}", flush=True)
+        print(f"compiled, {JAX_LANES} lanes, {name}: {rate:,.0f}", flush=True)
     print(f"cartpole: {rates['cartpole'] / CARTPOLE_TARGET:.1f} times the target")
     return {"lanes": JAX_LANES, **{name: round(rate) for name, rate in rates.items()}}
 

@@ -2,7 +2,7 @@
 
 One run, equal threads: MuJoCo's native stepping with random controls (the limit), our sampler
 with a 2x64 Gaussian policy, Gymnasium's SyncVectorEnv with the same compiled policy, and
-`point-goal` in JaxPool. The contenders take turns, so that a busy moment of the machine hits all.
+`point-goal` compiled. The contenders take turns, so that a busy moment of the machine hits all.
 
     python benchmarks/sampling.py [--seconds 3] [--out results/sampling.json]
 """
@@ -155,7 +155,7 @@ def main() -> None:
             flush=True,
         )
     rate = measure({"point-goal": sampler(point, 4096)}, options.seconds)["point-goal"]
-    print(f"JaxPool point-goal, 4096 lanes: {rate:,.0f}")
+    print(f"compiled point-goal, 4096 lanes: {rate:,.0f}")
     if options.out:
         report = {"steps_per_second": rows, "point_goal": round(rate)}
         write_report(options.out, report, suite)

@@ -18,7 +18,7 @@ class Continuous:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one action: (size,)."""
+        """The shape of one action, (size,)."""
         return (self.size,)
 
 
@@ -31,7 +31,7 @@ class Discrete:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one action: a number."""
+        """The shape of one action, a number."""
         return ()
 
 
@@ -44,7 +44,7 @@ class MultiDiscrete:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one action: (number of parts,)."""
+        """The shape of one action, (number of parts,)."""
         return (len(self.sizes),)
 
     @property

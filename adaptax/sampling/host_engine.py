@@ -185,21 +185,19 @@ def _whole(answer: Step, active: np.ndarray, obs: np.ndarray, action: np.ndarray
 
     `obs` and `action` are of all slots.
     """
-    acted = slice(None) if answer.valid is None else answer.valid
-    slots = active[acted]
-    num_slots, every = len(obs), len(slots) == len(obs)
+    slots = active if answer.valid is None else active[answer.valid]
+    if len(slots) == len(obs):
+        return replace(answer, obs=obs, action=action, valid=np.ones(len(obs), bool))
 
     def spread(x: np.ndarray) -> np.ndarray:
         """[K, ...] of the active slots as [P, ...]."""
-        if every:
-            return x
-        whole = np.zeros((num_slots, *x.shape[1:]), x.dtype)
-        whole[slots] = x[acted]
-        return whole
+        every = np.zeros((len(obs), *x.shape[1:]), x.dtype)
+        every[slots] = x if answer.valid is None else x[answer.valid]
+        return every
 
     return Step(
-        obs=obs if every else spread(obs[active]),
-        action=action if every else spread(action[active]),
+        obs=spread(obs[active]),
+        action=spread(action[active]),
         reward=spread(answer.reward),
         next_obs=spread(answer.next_obs),
         terminated=spread(answer.terminated),
@@ -226,18 +224,20 @@ class _Record:
 
     def write(self, step: Step, extras: dict[str, jax.Array]) -> None:
         """Record a step of all slots, and what the actor adds [M, N, ...]."""
-        if not step.valid.any():
+        num_valid = np.count_nonzero(step.valid)
+        if not num_valid:
             return
-        self.in_step &= bool(step.valid.all())
+        self.in_step &= num_valid == self.num_slots
         rows: Any = slice(None) if self.in_step else np.flatnonzero(step.valid)
         at = self.lengths[0] if self.in_step else self.lengths[rows]
         for name in FIELDS:
-            self._write(self.arrays, name, getattr(step, name), (rows, at))
+            x = getattr(step, name)
+            self._array(self.arrays, name, x)[rows, at] = x[rows]
         for name, x in step_extras(self.spec, step).items():
-            self._write(self.extras, name, x, (rows, at))
+            self._array(self.extras, name, x)[rows, at] = x[rows]
         for name, every in extras.items():
-            flat = np.asarray(every).reshape(self.num_slots, *every.shape[2:])
-            self._write(self.extras, name, flat, (rows, at))
+            x = np.asarray(every).reshape(self.num_slots, *every.shape[2:])
+            self._array(self.extras, name, x)[rows, at] = x[rows]
         self.lengths[rows] += 1
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
@@ -257,10 +257,8 @@ class _Record:
         )
         return Rollout(**arrays, extras=extras, final_carry=carry)
 
-    def _write(
-        self, arrays: dict[str, np.ndarray], name: str, x: np.ndarray, where: tuple[Any, Any]
-    ) -> None:
-        """Write what the rows `where[0]` of x hold at the places `where[1]` of an array."""
+    def _array(self, arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
         if name not in arrays:
-            arrays[name] = np.zeros((self.num_slots, self.num_steps, *x.shape[1:]), x.dtype)
-        arrays[name][where] = x[where[0]]
+            shape = (self.num_slots, self.num_steps, *like.shape[1:])
+            arrays[name] = np.zeros(shape, like.dtype)
+        return arrays[name]

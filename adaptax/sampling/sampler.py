@@ -41,7 +41,7 @@ class Sampler:
         self.num_episodes = 0
         """Episodes ended so far."""
         self.statistics = EpisodeStatistics()
-        """Of the episodes that ended since it was last taken."""
+        """Figures of the episodes that ended since they were last taken."""
         self._num_calls = 0
         self._num_tasks = 0
         self._cursor: Cursor | None = None

@@ -1,6 +1,8 @@
 """What a CompiledPool does with tasks and environments that do not fit, or that differ in kind."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,12 @@ import pytest
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
+from adaptax.envs.placement import placed
 from adaptax.envs.pools.compiled import CompiledPool
-from adaptax.envs.task import Task
+from adaptax.envs.suites.compiled import compiled_suite
+from adaptax.envs.task import Task, TaskList
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,91 @@ def begun(*tasks: dict, pool: CompiledPool | None = None) -> CompiledPool:
 def moved(pool: CompiledPool) -> list[float]:
     num = pool.num_slots
     return pool.step(np.arange(num), np.zeros((num, 1), np.float32)).next_obs[:, 0].tolist()
+
+
+def collected(env, engine: str):
+    tasks = TaskList("t", [{"drift": 1.0}])
+    suite = replace(compiled_suite("s", env, tasks, tasks), engine=engine)
+    sampler = Sampler(suite, tasks, 0, "train")
+    return sampler.episodes(UniformActor(env.spec.action), tasks.tasks, 2, 1)
+
+
+@dataclass(frozen=True)
+class Telling(Drifting):
+    """Tells where it is, and whether it has come beyond 2."""
+
+    @property
+    def spec(self):
+        return EnvSpec(2, Continuous(1), horizon=4, has_success=True, info_names=("place",))
+
+    def step(self, key, state, action, task):
+        after, step = super().step(key, state, action, task)
+        info = {"place": after[0], "success": after[0] > 2, "more": after[1]}
+        return after, replace(step, info=info)
+
+
+@dataclass(frozen=True)
+class Silent(Drifting):
+    """Says that it will tell whether it had success, and does not."""
+
+    @property
+    def spec(self):
+        return EnvSpec(2, Continuous(1), horizon=4, has_success=True)
+
+
+@dataclass(frozen=True)
+class Unrewarding(Drifting):
+    def step(self, key, state, action, task):
+        return state, Step(next_obs=state)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_without_an_end_of_its_own_an_episode_ends_at_its_horizon(engine):
+    rollout = collected(Drifting(), engine)
+    assert rollout.terminated.dtype == rollout.truncated.dtype == bool
+    assert not np.any(rollout.terminated)
+    np.testing.assert_array_equal(rollout.truncated[0], [[False] * 3 + [True]] * 2)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_what_the_spec_names_of_a_steps_info_is_recorded_and_nothing_else(engine):
+    rollout = collected(Telling(), engine)
+    assert rollout.extras.keys() == {"success", "info/place"}
+    np.testing.assert_array_equal(rollout.extras["info/place"][0], [[1, 2, 3, 4]] * 2)
+    np.testing.assert_array_equal(rollout.extras["success"][0], [[False, False, True, True]] * 2)
+
+
+def test_info_that_the_spec_names_and_a_step_lacks_is_named():
+    with pytest.raises(EnvironmentFault, match=r"steps report 'success'; this one reports \[\]"):
+        collected(Silent(), "compiled")
+
+
+def test_a_step_without_a_reward_is_refused():
+    with pytest.raises(EnvironmentFault, match="gives reward and next_obs"):
+        collected(Unrewarding(), "compiled")
+
+
+def test_the_suite_says_its_engine_and_an_unknown_one_is_named():
+    with pytest.raises(ConfigError, match="unknown engine 'scan'"):
+        collected(Drifting(), "scan")
+
+
+def test_workers_run_a_compiled_environment_by_the_host_engine():
+    tasks = TaskList("t", [{"drift": 1.0}])
+    suite = compiled_suite("s", Drifting(), tasks, tasks)
+    assert (suite.engine, placed(suite, num_workers=1).engine) == ("compiled", "host")
+
+
+def test_the_environment_of_the_docs_is_complete():
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    (source,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    names = {"__name__": "dial"}
+    exec(compile(source, "dial.py", "exec", dont_inherit=True), names)
+    suite = names["suite"]
+    sampler = Sampler(suite, suite.train, 0, "train")
+    rollout = sampler.episodes(UniformActor(suite.spec.action), suite.train.tasks, 2, 1)
+    expected = -np.abs(np.asarray(rollout.action)[..., 0] - np.array([-0.5, 0, 0.5])[:, None, None])
+    np.testing.assert_allclose(rollout.reward, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("params", [{}, {"drfit": 1.0}])

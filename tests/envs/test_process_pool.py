@@ -26,6 +26,7 @@ from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
 
 TESTS = Path(__file__).parents[1]
+SEARCHED = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
 NUM_SLOTS = 5
 EVERY = np.arange(NUM_SLOTS)
 FIELDS = ("next_obs", "reward", "terminated", "truncated")
@@ -338,7 +339,7 @@ def test_workers_end_with_their_parent(ending, tmp_path):
     code, expected = ENDINGS[ending]
     script = tmp_path / "owner.py"
     script.write_text(textwrap.dedent(OWNER).replace("{ending}", code))
-    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    env = {**os.environ, "PYTHONPATH": SEARCHED}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
     assert done.returncode == expected, done.stderr
     workers = [int(pid) for pid in done.stdout.split()]
@@ -358,7 +359,7 @@ def test_ctrl_c_goes_to_the_parent_alone(tmp_path):
     )
     script = tmp_path / "owner.py"
     script.write_text(textwrap.dedent(OWNER).replace("{ending}", wait))
-    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    env = {**os.environ, "PYTHONPATH": SEARCHED}
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, env=env, start_new_session=True
     )
@@ -371,7 +372,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "owner.py"
     text = textwrap.dedent(OWNER).replace("{ending}", "pass")
     script.write_text(text.replace('if __name__ == "__main__":', "if True:"))
-    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    env = {**os.environ, "PYTHONPATH": SEARCHED}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
     assert done.returncode == 1
     assert "during a start; a script that starts workers does so under `if __name__" in done.stderr

@@ -128,7 +128,7 @@ def native_suite(mode: AutoresetMode, horizon: int = 9):
 
 
 def assert_no_dummy_step(rollout) -> None:
-    """V2: what follows an observation is the next number, at ends too; no reset is among it."""
+    """What follows an observation is the next number, at ends too; no reset is among it."""
     valid = rollout.valid
     np.testing.assert_array_equal(rollout.next_obs[valid], rollout.obs[valid] + 1)
     assert rollout.reward[valid].min() >= 0.0

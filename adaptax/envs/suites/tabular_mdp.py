@@ -18,9 +18,9 @@ from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Params, TaskList, TaskRange
 
 _PRIOR_MEAN, _PRIOR_STD = 1.0, 1.0
-"""Of the mean reward of a state and an action, which is normal."""
+"""Mean and deviation of the mean reward of a state and an action, which is normal."""
 _REWARD_STD = 1.0
-"""Of a reward around its mean, normal too."""
+"""Standard deviation of a reward around its mean, normal too."""
 
 
 @dataclass(frozen=True)

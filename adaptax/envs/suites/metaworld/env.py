@@ -94,7 +94,7 @@ class Simulator:
         self.env.__dict__.pop("sawyer_observation_space", None)  # depends on it
         self._new = _State.of(self.env)
         self._begun: tuple[np.ndarray, np.ndarray, _State] | None = None
-        """Of the last goal: its vector, the first observation, and the state it is seen in."""
+        """The last goal's vector, the first observation, and the state it is seen in."""
 
     def begin(self, rand_vec: np.ndarray) -> np.ndarray:
         """The first observation [39] of an episode; Meta-World's reset runs only for a new goal."""

@@ -18,7 +18,7 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from adaptax.core.errors import check
 
 NUM_GOALS = 50
-"""Of each class, in Meta-World's benchmarks."""
+"""Goals of each class in Meta-World's benchmarks."""
 
 
 def benchmark_goals(names: Sequence[str], seed: int) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from adaptax.envs.suites.metaworld.goals import benchmark_goals
 from adaptax.envs.task import ClassTasks
 
 Goals = dict[str, np.ndarray]
-"""Of each class [50, D]."""
+"""Goals of each class [50, D]."""
 MAX_SLOTS = 50
 """A simulator takes 20 to 25 MB."""
 
