@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sampling
 from turns import median_milliseconds, write_report
 
-from adaptax.core.devices import make_every_core_a_device, over_devices
+from adaptax.algorithms.base import updated
+from adaptax.core.devices import make_every_core_a_device
 from adaptax.core.memory import keep_freed_memory
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -53,14 +54,10 @@ def outer_steps(suite: Suite) -> dict[str, Callable[[], Any]]:
     """The compiled outer steps on collected data."""
     steps: dict[str, Callable[[], Any]] = {}
     for name in ("promp", "trpo-maml"):
-        algorithm: Any = make_algorithm(name, suite.spec, **SETTINGS)
+        algorithm = make_algorithm(name, suite.spec, **SETTINGS)
         state = algorithm.init(jax.random.key(0))
-        data, _ = algorithm.meta.collect(
-            state.params, Sampler(suite, suite.train, 0, "benchmark"), dice=False
-        )
-        steps[f"outer step of {name}"] = lambda a=algorithm, s=state, d=data: over_devices(
-            a.update, s, d
-        )
+        data = algorithm.collect(state, Sampler(suite, suite.train, 0, "benchmark"))
+        steps[f"outer step of {name}"] = lambda a=algorithm, s=state, d=data: updated(a, s, d)
     return steps
 
 

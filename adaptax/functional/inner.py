@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from adaptax.core.experience import PyTree
 
 Objective = Callable[[PyTree], tuple[jax.Array, Any]]
-"""Of parameters: what to descend, and anything besides."""
+"""(parameters) -> (what to descend, anything besides)."""
 
 
 def dice_loss(log_prob: jax.Array, reward: jax.Array, valid: jax.Array) -> jax.Array:

@@ -261,10 +261,11 @@ def mean_kls(before: Distributions, after: Distributions, stages: Stages) -> jax
 
 
 def mean_returns(rollout: Rollout) -> np.ndarray:
-    """[M]: mean undiscounted return of a task's episodes, one in each lane."""
-    reward, valid = np.asarray(rollout.reward), np.asarray(rollout.valid)
-    means: np.ndarray = np.sum(reward, axis=-1, where=valid).mean(axis=-1)
-    return means
+    """[M]: mean undiscounted return of a task's episodes."""
+    valid = np.asarray(rollout.valid)
+    ends = np.asarray(rollout.terminated | rollout.truncated) & valid
+    totals = np.sum(np.asarray(rollout.reward), axis=(1, 2), where=valid)
+    return (totals / np.sum(ends, axis=(1, 2))).astype(np.float32)
 
 
 def return_metrics(data: Data) -> Metrics:

@@ -256,5 +256,5 @@ def _warn_of_stop(generation: int, stopped: np.ndarray) -> None:
         warnings.warn(
             f"cma-es: pycma would stop after generation {generation}: {', '.join(names)}; "
             "training goes on",
-            stacklevel=3,
+            stacklevel=5,
         )
