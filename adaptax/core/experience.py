@@ -8,10 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-Array = Any
-"""A NumPy or a JAX array."""
+from adaptax.core.step import Array, Step
+
+__all__ = ["Array", "PyTree", "Rollout", "Step", "Transitions", "select", "zero_padding"]
+
 PyTree = Any
 """Nested dicts, tuples and dataclasses of arrays."""
+
+# Here and not beside it, since worker processes know steps and do without JAX.
+jax.tree_util.register_dataclass(Step)
 
 
 @jax.tree_util.register_dataclass

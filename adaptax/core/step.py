@@ -1,0 +1,53 @@
+"""What one step of interaction was. Worker processes import it, and do without JAX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from adaptax.core.errors import EnvironmentFault
+from adaptax.core.spec import EnvSpec
+
+Array = Any
+"""A NumPy or a JAX array."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one lane, or of many: leading axes are K slots or [M, N] of members and lanes.
+
+    Whoever makes one fills in what it knows: a compiled environment `reward`, `next_obs`,
+    `terminated` and `info`; a pool `truncated` and `valid` too; the engine all of it.
+    """
+
+    obs: Array = None
+    """[..., O]: what the agent saw before it acted."""
+    action: Array = None
+    """[..., A] float32, or int32 for choices."""
+    reward: Array = None
+    """[...]"""
+    next_obs: Array = None
+    """[..., O]: what the step led to, never the observation after a reset."""
+    terminated: Array = None
+    """[...] bool: an absorbing state was reached. A compiled environment and a MuJoCo body leave it
+    out where nothing but the horizon ends an episode."""
+    truncated: Array = None
+    """[...] bool: the episode was cut, by its time limit for example."""
+    valid: Array = None
+    """[...] bool: False where no step was taken, of which only `next_obs` counts: a lane at rest,
+    or an environment that spent the step on a reset of its own. None: every slot acted."""
+    info: dict[str, Array] = field(default_factory=dict)
+    """`success` where the spec has it, and figures by `EnvSpec.info_names`, each [...]."""
+
+
+def step_extras(spec: EnvSpec, step: Step) -> dict[str, Array]:
+    """What a rollout's extras hold of a step's info: `success` and `info/NAME`."""
+    names = {f"info/{name}": name for name in spec.info_names}
+    if spec.has_success:
+        names["success"] = "success"
+    for name in names.values():
+        if name not in step.info:
+            raise EnvironmentFault(
+                f"the spec says that steps report {name!r}; this one reports {sorted(step.info)}"
+            )
+    return {key: step.info[name] for key, name in names.items()}
