@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adaptax.core.errors import unknown_name
+from adaptax.core.plugins import plugins, sound_entries
+from adaptax.envs.plugin_suites import ENTRY_POINTS, PluginSuite
 
 if TYPE_CHECKING:
     from adaptax.envs.suite import Suite
@@ -250,8 +252,11 @@ SUITES = {
 }
 
 
-def find_suite(name: str) -> SuiteEntry:
-    """The registry's entry; raises a ConfigError that names the nearest match."""
+def find_suite(name: str) -> SuiteEntry | PluginSuite:
+    """The entry of ours or of an installed package; a ConfigError names the nearest match."""
+    found = plugins(ENTRY_POINTS, _is_ours, name)
+    if name in found:
+        return PluginSuite.of(found[name])
     if name.startswith(GYM_PREFIX):
         env_id = name.removeprefix(GYM_PREFIX)
         return SuiteEntry(name, f"Gymnasium's {env_id}", partial(_gym, env_id))
@@ -259,5 +264,15 @@ def find_suite(name: str) -> SuiteEntry:
         task = name.removeprefix(ML1_PREFIX)
         return SuiteEntry(name, f"Meta-World ML1 of {task}", partial(_ml1, task))
     if name not in SUITES:
-        raise unknown_name("suite", name, SUITES)
+        raise unknown_name("suite", name, [*SUITES, *plugins(ENTRY_POINTS, _is_ours)])
     return SUITES[name]
+
+
+def all_suites() -> list[SuiteEntry | PluginSuite]:
+    """Ours, then those of installed packages."""
+    others = plugins(ENTRY_POINTS, _is_ours)
+    return [*SUITES.values(), *sound_entries(others.values(), PluginSuite.of)]
+
+
+def _is_ours(name: str) -> bool:
+    return name in SUITES or name.startswith((GYM_PREFIX, ML1_PREFIX))
