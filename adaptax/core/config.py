@@ -66,6 +66,8 @@ def _plain(value: Any) -> Any:
 
 def _typed(hint: Any, value: Any, path: str) -> Any:
     """`value` checked against a field's type; raises a ConfigError that names the field."""
+    if type(value) in (hint, *get_args(hint)) and dataclasses.is_dataclass(value):
+        return value  # a config within a config, from Python
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, where=path)  # type: ignore[arg-type]
     origin = get_origin(hint)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from adaptax.core.errors import check
+from adaptax.core.config import from_dict, to_dict
+from adaptax.core.errors import check, unknown_name
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,19 @@ def check_task_count(n: int, num_classes: int, what: str = "the number of tasks"
         n % num_classes == 0,
         f"{what} must be a multiple of the suite's {num_classes} classes of tasks, not {n}",
     )
+
+
+def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
+    """A spec as JSON-ready values, the action's kind by the name of its class."""
+    action = {"kind": type(spec.action).__name__, **to_dict(spec.action)}
+    return {**to_dict(spec), "action": action}
+
+
+def spec_from_dict(data: dict[str, Any]) -> EnvSpec:
+    """The spec that `spec_to_dict` wrote."""
+    kinds: dict[str, type[Any]] = {c.__name__: c for c in (Continuous, Discrete, MultiDiscrete)}
+    action = dict(data["action"])
+    kind = action.pop("kind")
+    if kind not in kinds:
+        raise unknown_name("kind of action", kind, kinds)
+    return from_dict(EnvSpec, {**data, "action": from_dict(kinds[kind], action)}, where="spec")
