@@ -142,7 +142,8 @@ def _one_line(box: str) -> str:
 
 
 def full_flag(arg: str, short: set[str]) -> str:
-    """A flag of the trainer without its room, `--seed`, as tyro knows it, `--trainer.seed`."""
+    """A flag as tyro knows it: `--seed` is `--trainer.seed`, `--algorithm.memory` its kind."""
+    arg = re.sub(r"^--algorithm\.memory(?==|$)", "--algorithm.memory.kind", arg)
     name = re.split("[=.]", arg.removeprefix("--").removeprefix("no-"))[0].replace("-", "_")
     return f"--trainer.{arg[2:]}" if arg.startswith("--") and name in short else arg
 
