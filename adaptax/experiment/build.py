@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import check_finite_numbers, from_dict
-from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
+from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 PLACES = ("num_workers", "num_ray_actors")
@@ -26,10 +29,66 @@ def make_suite(name: str, **settings: Any) -> Suite:
     return with_config(make, from_dict(config_class, settings, where="suite"))
 
 
-def make_algorithm(name: str, spec: EnvSpec, **settings: Any) -> Algorithm:
-    """The registered algorithm `name`; settings are the fields of its config."""
+def make_algorithm(
+    name: str, spec: EnvSpec, networks: Any = None, **settings: Any
+) -> Algorithm[Any, Any]:
+    """The registered algorithm `name`; settings are the fields of its config.
+
+    `networks` take the place of those that the config describes; the family's page says what they
+    are called with.
+    """
+    return _algorithm(name, spec, networks, settings)
+
+
+def _algorithm(
+    name: str, spec: EnvSpec, networks: Any, settings: dict[str, Any]
+) -> Algorithm[Any, Any]:
     algorithm, config_class = find_algorithm(name).load()
-    return algorithm(from_dict(config_class, settings, where="algorithm"), spec)
+    config = from_dict(config_class, settings, where="algorithm")
+    # Not handed on where there are none: an algorithm of one's own need not take them.
+    return algorithm(config, spec) if networks is None else algorithm(config, spec, networks)
+
+
+def train(
+    algorithm_or_name: str | Algorithm[Any, Any],
+    suite_or_name: str | Suite,
+    /,
+    *,
+    algorithm: Mapping[str, Any] | None = None,
+    suite: Mapping[str, Any] | None = None,
+    networks: Any = None,
+    **settings: Any,
+) -> Trainer:
+    """Train an algorithm on a suite, each an object or a registered name; the trainer afterwards.
+
+    `algorithm` and `suite` are settings of what is named, `networks` the algorithm's, all others
+    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE.
+    """
+    chosen = suite_or_name
+    if isinstance(chosen, str):
+        chosen = make_suite(chosen, **(suite or {}))
+    else:
+        check(suite is None, "settings of a suite go with its name, not with a suite that is made")
+    agent = algorithm_or_name
+    if isinstance(agent, str):
+        agent = make_algorithm(agent, chosen.spec, networks, **(algorithm or {}))
+    else:
+        given = algorithm is not None or networks is not None
+        check(not given, "settings and networks go with an algorithm's name, not with an object")
+    settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
+    settings["run_dir"] = str(settings["run_dir"])
+    trainer = Trainer(from_dict(TrainerConfig, settings, where="trainer"), agent, chosen)
+    try:
+        trainer.run()
+    except BaseException:
+        trainer.close()
+        raise
+    return trainer
+
+
+def default_run_dir(algorithm: str, suite: str) -> str:
+    """Where a run goes that is not told where."""
+    return "runs/" + re.sub(r"[^\w.-]", "-", f"{algorithm}-{suite}")
 
 
 def with_config(make: Any, config: Any) -> Suite:
@@ -39,13 +98,17 @@ def with_config(make: Any, config: Any) -> Suite:
     return replace(suite, config=config)
 
 
-def load_run(run_dir: Path, *, in_process: bool = False, **changes: Any) -> Trainer:
+def load_run(
+    run_dir: str | Path, *, networks: Any = None, in_process: bool = False, **changes: Any
+) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
-    `in_process` has environments in this process, wherever the run has them.
+    `networks` are those that it was trained with, where they were one's own. `in_process` has
+    environments in this process, wherever the run has them.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
+    run_dir = Path(run_dir)
     recorded = read_config(run_dir)
     name = recorded["suite"]["name"]
     try:
@@ -60,12 +123,29 @@ def load_run(run_dir: Path, *, in_process: bool = False, **changes: Any) -> Trai
         if in_process:
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
         suite = make_suite(**settings)
-        algorithm = make_algorithm(spec=suite.spec, **recorded["algorithm"])
+        algorithm = recorded_algorithm(recorded, suite.spec, networks)
         from_dict(TrainerConfig, recorded["trainer"], where="trainer")
     except ConfigError as error:
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
+    check_networks(run_dir, recorded, algorithm)
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
     return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
+
+
+def recorded_algorithm(
+    recorded: dict[str, Any], spec: EnvSpec, networks: Any
+) -> Algorithm[Any, Any]:
+    """The algorithm that the config of a run describes."""
+    settings = {k: v for k, v in recorded["algorithm"].items() if k != "networks"}
+    name = settings.pop("name")
+    try:
+        find_algorithm(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; a run of an algorithm of your own, not of an installed package, goes on "
+            "from Python, with Trainer(config, algorithm, suite).resume()"
+        ) from None
+    return _algorithm(name, spec, networks, settings)
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

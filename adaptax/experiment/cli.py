@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -67,13 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def list_command(args: list[str]) -> None:
     """`adaptax list`."""
-    from adaptax.algorithms.registry import ALGORITHMS
-    from adaptax.envs.registry import SUITES
+    from adaptax.algorithms.registry import all_algorithms
+    from adaptax.envs.registry import all_suites
 
     options = parse(ListArgs, args, "adaptax list")
     rows = {
-        "algorithms": [{"name": a.name, "summary": a.summary} for a in ALGORITHMS.values()],
-        "suites": [{"name": s.name, "summary": s.summary} for s in SUITES.values()],
+        "algorithms": [{"name": a.name, "summary": a.summary} for a in all_algorithms()],
+        "suites": [{"name": s.name, "summary": s.summary} for s in all_suites()],
     }
     if options.json:
         print(json.dumps(rows, indent=2))
@@ -101,14 +100,13 @@ def train_command(args: list[str]) -> None:
     algorithm_class, algorithm_config = algorithm_entry.load()
     suite_config, make = suite_entry.load()
 
-    from adaptax.experiment.build import with_config
+    from adaptax.experiment.build import default_run_dir, with_config
     from adaptax.experiment.trainer import Trainer, TrainerConfig
 
-    run_dir = "runs/" + re.sub(r"[^\w.-]", "-", "-".join(names))
     settings: type[Any] = make_dataclass(
         "Settings",
         [
-            ("trainer", TrainerConfig, field(default=TrainerConfig(run_dir))),
+            ("trainer", TrainerConfig, field(default=TrainerConfig(default_run_dir(*names)))),
             ("algorithm", algorithm_config, field(default_factory=algorithm_config)),
             ("suite", suite_config, field(default_factory=suite_config)),
         ],

@@ -68,7 +68,7 @@ class Evaluator:
         check_task_count(self.num_tasks, self._num_classes, "num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
-    def protocol(self, algorithm: Algorithm) -> dict[str, Any]:
+    def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
         """What decides whether two evaluations can be compared, defaults filled in."""
         return {
             "num_tasks": self.num_tasks,
@@ -78,7 +78,7 @@ class Evaluator:
             "deterministic": self.config.deterministic,
         }
 
-    def evaluate(self, algorithm: Algorithm, state: PyTree) -> Evaluation:
+    def evaluate(self, algorithm: Algorithm[Any, Any], state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""
         sampler = self._sampler
         _warn_beyond_training(algorithm, self.num_episodes)
@@ -98,7 +98,7 @@ class Evaluator:
         return Evaluation(tasks, every, tested, available)
 
     def _run(
-        self, algorithm: Algorithm, state: PyTree, tasks: tuple[Task, ...]
+        self, algorithm: Algorithm[Any, Any], state: PyTree, tasks: tuple[Task, ...]
     ) -> tuple[list[Rollout], list[Rollout]]:
         """The episodes in a row, and those of the test."""
         config, sampler = self.config, self._sampler
@@ -124,7 +124,7 @@ class Evaluator:
         self._sampler.close()
 
 
-def _warn_beyond_training(algorithm: Algorithm, num_episodes: int) -> None:
+def _warn_beyond_training(algorithm: Algorithm[Any, Any], num_episodes: int) -> None:
     trained = algorithm.trained_episodes
     if trained is not None and num_episodes > trained:
         warnings.warn(

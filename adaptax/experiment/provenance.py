@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from adaptax.algorithms.base import Algorithm
 from adaptax.core.compilation import processor_lines
+from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
 
 PACKAGES = (
@@ -32,6 +34,36 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)),
     }
+
+
+def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:
+    """MODULE:CLASS of networks that were handed in; None where they are those of the config."""
+    networks = algorithm.networks
+    if networks is None or networks == type(algorithm)(algorithm.config, algorithm.spec).networks:
+        return None
+    return f"{type(networks).__module__}:{type(networks).__qualname__}"
+
+
+def check_networks(run_dir: Path, recorded: dict[str, Any], algorithm: Algorithm[Any, Any]) -> None:
+    """Raise an AdaptaxError unless networks are of the class that the config of a run records."""
+    described, own = recorded.get("algorithm"), own_networks(algorithm)
+    trained = described.get("networks") if isinstance(described, dict) else None
+    if own is None and trained is not None:
+        raise AdaptaxError(
+            f"{run_dir} was trained with networks of one's own, {trained}: go on from Python with "
+            "Trainer(config, algorithm, suite).resume() or adaptax.load_run(run_dir, networks=...)"
+        )
+    if own is not None and not _same_class(own, trained):
+        raise AdaptaxError(
+            f"{run_dir} was trained with {trained or 'the networks of its config'}, not with {own}"
+        )
+
+
+def _same_class(own: str, trained: Any) -> bool:
+    """Whether two MODULE:CLASS are one; a program's own module goes by another name elsewhere."""
+    parts = [str(path).partition(":") for path in (own, trained)]
+    in_main = "__main__" in (module for module, _, _ in parts)
+    return own == trained or (in_main and parts[0][2] == parts[1][2])
 
 
 def differences(

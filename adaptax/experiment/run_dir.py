@@ -91,6 +91,15 @@ def clear_run_dir(run_dir: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def recorded_config(run_dir: Path) -> dict[str, Any]:
+    """What `config.json` holds, whatever that is; nothing where it cannot be read."""
+    try:
+        recorded = json.loads((run_dir / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return recorded if isinstance(recorded, dict) else {}
+
+
 def write_config(run_dir: Path, description: dict[str, Any]) -> None:
     """Write `config.json` as a whole or not at all."""
     path, unfinished = run_dir / "config.json", run_dir / UNFINISHED

@@ -18,17 +18,19 @@ from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.provenance import provenance
+from adaptax.experiment.provenance import check_networks, own_networks, provenance
 from adaptax.experiment.run_dir import (
     check_run_dir,
     clear_run_dir,
     locked,
     make_run_dir,
+    recorded_config,
     write_config,
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
@@ -44,7 +46,7 @@ MOST_SKIPPED = 10
 class Trainer:
     """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
 
-    def __init__(self, config: TrainerConfig, algorithm: Algorithm, suite: Suite) -> None:
+    def __init__(self, config: TrainerConfig, algorithm: Algorithm[Any, Any], suite: Suite) -> None:
         self.config, self.algorithm, self.suite = config, algorithm, suite
         self.run_dir = Path(config.run_dir)
         self.iteration = 0
@@ -78,6 +80,7 @@ class Trainer:
         with locked(self.run_dir):
             if self._ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
+                self._check_networks()
                 self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             else:
                 self.load()
@@ -88,6 +91,7 @@ class Trainer:
 
     def load(self) -> None:
         """Take state, counters and unfinished episodes from the newest readable snapshot."""
+        self._check_networks()
         for iteration, tree in self._snapshots.newest():
             template = self.algorithm.init(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
@@ -121,13 +125,21 @@ class Trainer:
         """What `config.json` holds: every setting, versions, and the hash of the task set."""
         suite = to_dict(self.suite.config) if self.suite.config is not None else {}
         return {
-            "algorithm": {"name": self.algorithm.name, **to_dict(self.algorithm.config)},
+            "algorithm": {
+                "name": self.algorithm.name,
+                "networks": own_networks(self.algorithm),
+                **to_dict(self.algorithm.config),
+            },
             "suite": {"name": self.suite.name, **suite},
             "trainer": to_dict(self.config),
+            "spec": spec_to_dict(self.suite.spec),
             "seed": self.config.seed,
             "protocol": self.protocol(),
             **provenance(self.suite),
         }
+
+    def _check_networks(self) -> None:
+        check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
 
     def _ended_early(self) -> bool:
         """Whether the run ended before its first snapshot was due."""

@@ -1,0 +1,204 @@
+"""An agent to act with: what a run has learned, in a loop of one's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from adaptax.algorithms.base import Algorithm
+from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError, check, one_line
+from adaptax.core.experience import PyTree, Rollout, Step
+from adaptax.core.rng import named_key
+from adaptax.core.snapshot import Snapshots, unflatten
+from adaptax.core.spec import spec_from_dict
+from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
+from adaptax.experiment.build import read_config, recorded_algorithm
+from adaptax.experiment.provenance import check_networks
+from adaptax.sampling.actors import Actor
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What an agent remembers between two steps; a new one comes of each."""
+
+    num_lanes: int
+    key: jax.Array
+    memory: PyTree
+    """The actor's, leading axes [1, N]."""
+    t: int = 0
+    """Steps since `begin`."""
+    chosen: Any = None
+    """Observation [1, N, O], action [1, N, *A] and what else the actor said at the last `act`."""
+    first: PyTree = None
+    """The memory before the first step."""
+    recorded: Any = None
+    """The steps so far: those before and the last one, a pair; None where none are kept."""
+
+
+class Agent:
+    """A trained algorithm that acts on one task at a time, in a loop that is not adaptax's own.
+
+    With `env`, a Gymnasium environment, observations and actions are that environment's. Without,
+    they are what an `EnvSpec` says: vectors [O], and actions in [-1, 1]^A or integers. With more
+    than one lane both have a leading axis [N].
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        state: PyTree,
+        env: Any = None,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self.algorithm, self.state, self.deterministic = algorithm, state, deterministic
+        self._encode: Callable[[Any], Any] = np.ravel
+        self._decode: Callable[[Any], Any] = lambda action: action
+        if env is not None:
+            size, self._encode = observation_encoder(env.observation_space)
+            space, self._decode = action_decoder(env.action_space)
+            spec = algorithm.spec
+            check(
+                (size, space) == (spec.observation_size, spec.action),
+                f"{env} has observations of size {size} and the actions {space}; the agent was "
+                f"trained with {spec.observation_size} and {spec.action}",
+            )
+        self._take(algorithm.actor(state, deterministic=deterministic))
+
+    def begin(self, key: jax.Array, num_lanes: int = 1, *, record: bool = False) -> Carry:
+        """The carry at the start of a task, or after `adapt`.
+
+        `record` keeps all steps, for `rollout`.
+        """
+        memory = self._actor.begin(1, num_lanes, jax.random.fold_in(key, 2**32 - 1))
+        return Carry(num_lanes, key, memory, first=memory, recorded=() if record else None)
+
+    def act(self, carry: Carry, obs: Any) -> tuple[Any, Carry]:
+        """The action on an observation, and the carry for `observe`."""
+        lanes = self._lanes(carry, obs)
+        action, memory, extras = _act(
+            self._actor, carry.memory, lanes, carry.key, np.uint32(carry.t)
+        )
+        chosen = np.asarray(action)
+        actions = [self._decode(x) for x in chosen[0]]
+        carry = replace(carry, memory=memory, chosen=(lanes, chosen, extras))
+        return actions[0] if carry.num_lanes == 1 else np.stack(actions), carry
+
+    def observe(self, carry: Carry, step: Step) -> Carry:
+        """The carry after the step that the last action led to.
+
+        Of `step` it takes `reward`, `next_obs`, `terminated` and `truncated`; what it saw and chose
+        it knows, as its own scale has it.
+        """
+        check(carry.chosen is not None, "observe comes after act")
+        shape = (1, carry.num_lanes)
+        obs, action, extras = carry.chosen
+        step = Step(
+            obs=obs,
+            action=action,
+            reward=np.asarray(step.reward, np.float32).reshape(shape),
+            next_obs=self._lanes(carry, step.next_obs),
+            terminated=np.asarray(step.terminated, bool).reshape(shape),
+            truncated=np.asarray(step.truncated, bool).reshape(shape),
+        )
+        t = carry.t + 1
+        memory = _observe(self._actor, carry.memory, step, carry.key, np.uint32(t))
+        kept = None if carry.recorded is None else (carry.recorded, (step, extras))
+        return replace(carry, memory=memory, t=t, chosen=None, recorded=kept)
+
+    def rollout(self, carry: Carry) -> Rollout:
+        """The steps since `begin(..., record=True)`, padded to whole horizons, for `adapt`."""
+        if not carry.recorded:
+            raise AdaptaxError("no steps are kept: begin(key, record=True), then act and observe")
+        steps, rest = [], carry.recorded
+        while rest:
+            rest, last = rest
+            steps.append(last)
+        horizon = self.algorithm.spec.horizon
+        padding = -len(steps) % horizon
+
+        def joined(*xs: Any) -> np.ndarray:
+            x = np.stack([np.asarray(x) for x in xs], axis=2)
+            return np.pad(x, [(0, 0), (0, 0), (0, padding), *[(0, 0)] * (x.ndim - 3)])
+
+        step, extras = jax.tree.map(joined, *reversed(steps))
+        valid = np.broadcast_to(np.arange(len(steps) + padding) < len(steps), step.reward.shape)
+        fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        return Rollout(
+            **{name: getattr(step, name) for name in fields},
+            valid=valid,
+            extras=extras,
+            initial_carry=carry.first,
+            final_carry=carry.memory,
+            initial_return=np.zeros((1, carry.num_lanes), np.float32),
+        )
+
+    def adapt(self, history: Sequence[Rollout]) -> Agent:
+        """The agent after what it saw of its task in `history`, oldest first; this one stays."""
+        adapted = copy.copy(self)
+        adapted._take(
+            self.algorithm.adapt(self.state, self._actor, history, deterministic=self.deterministic)
+        )
+        return adapted
+
+    def _take(self, actor: Actor) -> None:
+        # One lane is soonest done where the loop runs; that is not the default beside a GPU.
+        self._actor: Any = jax.device_put(actor, jax.local_devices(backend="cpu")[0])
+
+    def _lanes(self, carry: Carry, obs: Any) -> np.ndarray:
+        """Observations of the lanes [1, N, O]."""
+        each = [obs] if carry.num_lanes == 1 else list(obs)
+        encoded = np.stack([np.asarray(self._encode(x), np.float32) for x in each])
+        expected = (carry.num_lanes, self.algorithm.spec.observation_size)
+        check(
+            encoded.shape == expected,
+            f"observations have the shape {encoded.shape}; the agent takes {expected}",
+        )
+        return encoded[None]
+
+
+@jax.jit
+def _act(actor: Actor, memory: PyTree, obs: Any, key: jax.Array, t: Any) -> tuple[Any, PyTree, Any]:
+    return actor.act(memory, obs, jax.random.fold_in(key, 2 * t + 1))
+
+
+@jax.jit
+def _observe(actor: Actor, memory: PyTree, step: Step, key: jax.Array, t: Any) -> PyTree:
+    return actor.observe(memory, step, jax.random.fold_in(key, 2 * t))
+
+
+def load(
+    run_dir: str | Path, networks: Any = None, *, env: Any = None, deterministic: bool = False
+) -> Agent:
+    """The agent of a run's newest snapshot; neither its suite nor its environments are needed.
+
+    `networks` are those that it was trained with, where they were one's own; for `env` see `Agent`.
+    """
+    run_dir = Path(run_dir)
+    recorded = read_config(run_dir)
+    where = run_dir / "config.json"
+    try:
+        spec = spec_from_dict(recorded["spec"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise AdaptaxError(f"{where} has no spec of an environment: {one_line(error)}") from None
+    try:
+        algorithm = recorded_algorithm(recorded, spec, networks)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    check_networks(run_dir, recorded, algorithm)
+    return Agent(algorithm, _newest_state(run_dir, algorithm), env, deterministic=deterministic)
+
+
+def _newest_state(run_dir: Path, algorithm: Algorithm[Any, Any]) -> PyTree:
+    """The state of the newest snapshot that can be read."""
+    snapshots = Snapshots(run_dir / "snapshots")
+    for iteration, tree in snapshots.newest():
+        with snapshots.reading(iteration):
+            return unflatten(algorithm.init(named_key(0, "init")), tree.get("state", {}))
+    raise SnapshotError(f"{run_dir} has no snapshot that can be read")

@@ -1,0 +1,181 @@
+"""Networks of one's own: on record by name, asked for again, never imported by a config."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from toys import fingerprint
+
+import adaptax
+from adaptax.algorithms import registry
+from adaptax.core.errors import AdaptaxError
+from adaptax.experiment import cli
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.provenance import own_networks
+from adaptax.networks.heads import ActionHead
+from adaptax.networks.mlp import MLP
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugin"
+QUICK = {"quiet": True, "evaluation_interval": None, "snapshot_interval": 2}
+
+
+class Wide(nn.Module):
+    """A policy of another width."""
+
+    space: object
+    size: int = 24
+
+    @nn.compact
+    def __call__(self, obs):
+        return ActionHead(self.space)(nn.relu(nn.Dense(self.size)(obs)))
+
+
+class Deep(nn.Module):
+    """Another class with the parameters of `Wide`."""
+
+    space: object
+
+    @nn.compact
+    def __call__(self, obs):
+        return Wide(self.space)(obs)
+
+
+@pytest.fixture(autouse=True)
+def mine(monkeypatch):
+    """The module of the example, whose algorithm is registered here."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    entry = registry.AlgorithmEntry("my-reinforce", "", "own_algorithm:MyReinforce")
+    monkeypatch.setitem(registry.ALGORITHMS, entry.name, entry)
+    import own_algorithm
+
+    yield own_algorithm
+    del sys.modules["own_algorithm"]
+
+
+def trained(run_dir, num_iterations, networks=None):
+    suite = {"horizon": 8}
+    return adaptax.train(
+        *("my-reinforce", "point-goal"),
+        suite=suite,
+        networks=networks,
+        run_dir=run_dir,
+        num_iterations=num_iterations,
+        **QUICK,
+    )
+
+
+def space():
+    return adaptax.make_suite("point-goal").spec.action
+
+
+def recorded(run_dir):
+    return json.loads((run_dir / "config.json").read_text())["algorithm"]["networks"]
+
+
+def test_the_config_names_the_class_of_ones_own_networks_only(tmp_path, mine):
+    trained(tmp_path / "own", 1, Wide(space()))
+    trained(tmp_path / "default", 1)
+    assert recorded(tmp_path / "own") == f"{__name__}:Wide"
+    assert recorded(tmp_path / "default") is None
+    trained(tmp_path / "equal", 1, mine.Policy(space()))  # those of the config, handed in
+    assert recorded(tmp_path / "equal") is None
+
+
+def test_with_the_networks_given_again_resume_is_exact(tmp_path):
+    whole = trained(tmp_path / "whole", 4, Wide(space()))
+    assert whole.state.params["params"]["Dense_0"]["kernel"].shape == (2, 24)
+    trained(tmp_path / "parts", 2, Wide(space()))
+    parts = adaptax.load_run(tmp_path / "parts", networks=Wide(space()), num_iterations=4)
+    parts.resume()
+    assert fingerprint(parts.state) == fingerprint(whole.state)
+    rows = [read_rows(t.run_dir / "progress.jsonl")[-1] for t in (parts, whole)]
+    assert rows[0]["train/policy_loss"] == rows[1]["train/policy_loss"]
+
+
+def test_an_agent_acts_with_the_networks_that_it_was_trained_with(tmp_path):
+    trainer = trained(tmp_path / "run", 2, Wide(space()))
+    agent = adaptax.load(tmp_path / "run", networks=Wide(space()), deterministic=True)
+    obs = np.array([0.3, -0.2], np.float32)
+    action, _ = agent.act(agent.begin(jax.random.key(0)), obs)
+    expected = Wide(space()).apply(trainer.state.params, obs).mode()
+    np.testing.assert_allclose(action, expected, rtol=1e-5)
+    with pytest.raises(AdaptaxError, match="networks of one's own"):
+        adaptax.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "video"])
+def test_commands_say_in_one_line_how_to_go_on(tmp_path, capsys, command):
+    trained(tmp_path / "run", 2, Wide(space()))
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, str(tmp_path / "run")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2
+    assert f"trained with networks of one's own, {__name__}:Wide: go on from Python" in line
+    assert "Trainer(config, algorithm, suite).resume() or adaptax.load_run(run_dir, net" in line
+
+
+def test_networks_of_another_class_are_refused(tmp_path, mine):
+    trainer = trained(tmp_path / "own", 2, Wide(space()))
+    with pytest.raises(AdaptaxError, match=r"trained with \S+:Wide, not with \S+:Deep$"):
+        adaptax.load_run(tmp_path / "own", networks=Deep(space()))
+    other = mine.MyReinforce(mine.MyReinforceConfig(), trainer.suite.spec, Deep(space()))
+    for act in ("resume", "load"):
+        with pytest.raises(AdaptaxError, match=r"trained with \S+:Wide, not with \S+:Deep$"):
+            getattr(adaptax.Trainer(trainer.config, other, trainer.suite), act)()
+    trained(tmp_path / "default", 2)
+    with pytest.raises(AdaptaxError, match=r"the networks of its config, not with \S+:Wide$"):
+        adaptax.load_run(tmp_path / "default", networks=Wide(space()))
+
+
+def test_networks_of_another_size_are_refused(tmp_path):
+    trained(tmp_path / "run", 2, Wide(space()))
+    with pytest.raises(
+        AdaptaxError, match=r"snapshot has .*\[24, 2\] at .*, configuration .*\[25, 2\]"
+    ):
+        adaptax.load_run(tmp_path / "run", networks=Wide(space(), 25)).load()
+
+
+def test_a_class_of_a_program_is_the_same_when_it_is_imported(tmp_path):
+    trained(tmp_path / "run", 2, Wide(space()))
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace(f"{__name__}:Wide", "__main__:Wide"))
+    adaptax.load_run(tmp_path / "run", networks=Wide(space())).load()
+    path.write_text(path.read_text().replace("__main__:Wide", "__main__:Deep"))
+    with pytest.raises(AdaptaxError, match="trained with __main__:Deep, not with"):
+        adaptax.load_run(tmp_path / "run", networks=Wide(space()))
+
+
+def test_a_config_makes_nothing_be_imported(tmp_path):
+    (tmp_path / "evil_module.py").write_text("raise SystemError('imported')")
+    trained(tmp_path / "run", 2)
+    path, evil = tmp_path / "run" / "config.json", "evil_module:Net"
+    config = json.loads(path.read_text())
+    sys.path.insert(0, str(tmp_path))
+    try:
+        for room, changes in (
+            ("algorithm", {"networks": evil}),
+            ("algorithm", {"name": evil}),
+            ("suite", {"name": evil}),
+            ("suite", {"name": f"gym:{evil}-v0"}),
+        ):
+            path.write_text(json.dumps({**config, room: {**config[room], **changes}}))
+            with pytest.raises(AdaptaxError):
+                adaptax.load_run(tmp_path / "run")
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert "evil_module" not in sys.modules
+
+
+def test_a_network_is_ones_own_where_it_differs_from_that_of_the_config(mine):
+    suite = adaptax.make_suite("point-goal")
+    make = mine.MyReinforce
+    assert own_networks(make(mine.MyReinforceConfig(), suite.spec)) is None
+    assert own_networks(make(mine.MyReinforceConfig(), suite.spec, MLP((3,)))) == (
+        "adaptax.networks.mlp:MLP"
+    )
