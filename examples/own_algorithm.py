@@ -1,0 +1,1 @@
+plugin/own_algorithm.py
