@@ -3,9 +3,7 @@
 import gymnasium
 import numpy as np
 
-from adaptax.envs.pools.gym import gym_suite
-from adaptax.experiment.build import make_algorithm
-from adaptax.experiment.trainer import Trainer, TrainerConfig
+import adaptax
 
 
 class Dial(gymnasium.Env):
@@ -26,13 +24,11 @@ class Dial(gymnasium.Env):
 def main(num_iterations: int = 100, run_dir: str = "runs/own-environment") -> np.ndarray:
     """Train on 100 settings; returns of the first, second and third episode on 20 others."""
     tasks = [{"setting": x} for x in np.random.default_rng(0).uniform(-1, 1, 120)]
-    suite = gym_suite(
+    suite = adaptax.gym_suite(
         "dial", Dial, train=tasks[:100], test=tasks[100:], horizon=5, trial_episodes=3
     )
-    algorithm = make_algorithm("rl2-ppo", suite.spec, reward_scale=1.0)
-    config = TrainerConfig(run_dir, num_iterations=num_iterations, overwrite=True)
-    trainer = Trainer(config, algorithm, suite)
-    trainer.run()
+    settings = {"num_iterations": num_iterations, "run_dir": run_dir, "overwrite": True}
+    trainer = adaptax.train("rl2-ppo", suite, algorithm={"reward_scale": 1.0}, **settings)
     return trainer.evaluate().returns.mean(axis=0)
 
 

@@ -5,8 +5,7 @@ For example: python examples/pearl_half_cheetah_vel.py --num-iterations 20
 
 import tyro
 
-from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.trainer import Trainer, TrainerConfig
+from adaptax import Trainer, TrainerConfig, make_algorithm, make_suite
 
 
 def main(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax import Trainer, TrainerConfig, make_algorithm, make_suite
 from adaptax.experiment.plot import plot_adaptation
-from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 
 def main(

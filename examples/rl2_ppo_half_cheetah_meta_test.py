@@ -5,9 +5,7 @@ For example: python examples/rl2_ppo_half_cheetah_meta_test.py --num-iterations 
 
 import tyro
 
-from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.evaluator import EvaluatorConfig
-from adaptax.experiment.trainer import Trainer, TrainerConfig
+from adaptax import EvaluatorConfig, Trainer, TrainerConfig, make_algorithm, make_suite
 
 
 def main(

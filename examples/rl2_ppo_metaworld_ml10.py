@@ -5,9 +5,7 @@ For example: python examples/rl2_ppo_metaworld_ml10.py --num-iterations 200
 
 import tyro
 
-from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.evaluator import EvaluatorConfig
-from adaptax.experiment.trainer import Trainer, TrainerConfig
+from adaptax import EvaluatorConfig, Trainer, TrainerConfig, make_algorithm, make_suite
 
 
 def main(

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +36,8 @@ def code_lines(text):
 
 
 def readme_python():
-    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
-    return block
+    """The program that trains, and the one that acts."""
+    return re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
 
 
 def readme_commands():
@@ -97,13 +102,18 @@ def test_half_cheetah_example_with_pearl_tells_three_episodes(tmp_path, capsys):
     assert re.findall(r"^after (\d): -\d", capsys.readouterr().out, flags=re.M) == list("012")
 
 
-def test_readme_python_is_shorter_than_ten_lines_and_runs(tmp_path, monkeypatch, capsys):
-    assert len(readme_python().splitlines()) < 10
+def test_readme_python_is_short_and_runs(tmp_path, monkeypatch, capsys):
+    train, act = readme_python()
+    assert len(train.splitlines()) < 6
+    assert len(act.splitlines()) < 14
     monkeypatch.chdir(tmp_path)
-    text, count = re.subn(r"num_iterations=\d+", "num_iterations=1", readme_python())
+    text, count = re.subn(r'"num_iterations": \d+', '"num_iterations": 1', train)
     assert count == 1
-    exec(compile(text, "README.md", "exec"), {})
+    names = {}
+    exec(compile(text, "README.md", "exec"), names)
     assert len(re.findall(r"-\d+\.\d", capsys.readouterr().out.splitlines()[-1])) == 4
+    exec(compile(act, "README.md", "exec"), names)
+    assert names["truncated"] and names["carry"].t == names["trainer"].suite.spec.horizon
 
 
 def test_readme_shows_every_command():
@@ -122,3 +132,75 @@ def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
     output = capsys.readouterr().out
     for words in ("suites:", "iteration 4/4", "20 held-out tasks", "wrote ", "steps per second"):
         assert words in output
+
+
+def test_own_algorithm_learns_cartpole(tmp_path):
+    untrained, trained = example("own_algorithm").main(25, str(tmp_path / "run"))
+    assert untrained < 50
+    assert trained > 100
+
+
+def test_the_algorithm_of_the_plugin_is_that_of_the_example():
+    own, plugin = ROOT / "examples" / "own_algorithm.py", ROOT / "examples" / "plugin"
+    assert own.resolve() == (plugin / "own_algorithm.py").resolve()
+
+
+@pytest.fixture(scope="module")
+def with_plugin(tmp_path_factory):
+    """The environment of a process where examples/plugin is installed."""
+    place = tmp_path_factory.mktemp("plugin")
+    shutil.copytree(ROOT / "examples" / "plugin", place / "source")
+    options = "--no-deps --no-build-isolation --no-index --disable-pip-version-check --quiet"
+    pip = [sys.executable, "-m", "pip", "install", *options.split()]
+    subprocess.run([*pip, "--target", place / "site", place / "source"], check=True)
+    path = os.pathsep.join([str(place / "site"), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path}, place
+
+
+def outputs(command, with_plugin):
+    """What a command prints in a process of its own."""
+    env, place = with_plugin
+    done = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_a_plugin_trains_resumes_and_is_evaluated_from_the_command_line(with_plugin):
+    adaptax = [sys.executable, "-m", "adaptax.experiment.cli"]
+    listed = outputs([*adaptax, "list"], with_plugin)
+    assert "  my-reinforce       REINFORCE; its baseline" in listed
+    assert "  radio              A radio and a station" in listed
+    train = ["train", "my-reinforce", "radio", "--run-dir", "run", "--num-iterations", "20"]
+    settings = [
+        "--suite.spread",
+        "0.1",
+        "--algorithm.num-lanes",
+        "8",
+        "--evaluation-interval",
+        "10",
+    ]
+    outputs([*adaptax, *train, *settings], with_plugin)
+    outputs([*adaptax, "resume", "run", "--num-iterations", "40"], with_plugin)
+    figures = json.loads(outputs([*adaptax, "evaluate", "run", "--json"], with_plugin))
+    assert (figures["algorithm"], figures["suite"]) == ("my-reinforce", "radio")
+    assert figures["iteration"] == 40
+    trained, untrained = (f["episodes"][0]["return_mean"] for f in (figures, figures["untrained"]))
+    assert trained > untrained + 1  # measured -1.5 and -3.9
+    config = json.loads((with_plugin[1] / "run" / "config.json").read_text())
+    assert config["suite"]["spread"] == 0.1
+    assert config["algorithm"]["num_lanes"] == 8
+
+
+PROGRAM = """
+import adaptax, jax
+trainer = adaptax.train("my-reinforce", "radio", num_iterations=2, run_dir="python", quiet=True)
+adaptax.load_run("python", num_iterations=3, quiet=True).resume()
+agent = adaptax.load("python")
+action, _ = agent.act(agent.begin(jax.random.key(0)), [0.0])
+print(trainer.evaluate().returns.shape, action.shape)
+"""
+
+
+def test_a_plugin_is_used_from_python(with_plugin):
+    assert outputs([sys.executable, "-c", PROGRAM], with_plugin).strip() == "(20, 1) (1,)"

@@ -21,7 +21,9 @@ def blocks(language: str) -> list[str]:
 SMALLER = {
     "num_iterations=60": "num_iterations=1",
     "num_iterations=30": "num_iterations=10",
-    "reward_scale=1.0": "reward_scale=1.0, meta_batch_size=8, hidden_size=16, embedding_size=16",
+    '"reward_scale": 1.0': (
+        '"reward_scale": 1.0, "meta_batch_size": 8, "hidden_size": 16, "embedding_size": 16'
+    ),
 }
 
 
@@ -52,6 +54,7 @@ def test_the_code_runs_and_the_own_algorithm_learns_and_adapts(tmp_path, monkeyp
     assert own[0] > untrained[0] + 0.5
     assert own[2] > own[0] + 0.3
     assert np.isfinite(source["trainer"].state["mean"]).all()
+    assert len(source["rewards"]) == 15 and max(source["rewards"]) <= 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,44 @@
+"""The code of docs/python.md, in order."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adaptax.algorithms import registry
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The example's algorithm as if its package were installed."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "plugin")
+    entry = registry.AlgorithmEntry("my-reinforce", "", "own_algorithm:MyReinforce")
+    monkeypatch.setitem(registry.ALGORITHMS, entry.name, entry)
+    yield
+    sys.modules.pop("own_algorithm", None)
+
+
+def test_the_code_runs(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S))
+    names = {"__name__": "page"}
+    for number in (20, 10):
+        source = source.replace(f"num_iterations={number}", f"num_iterations={number // 10}")
+    exec(compile(source, "python.md", "exec", dont_inherit=True), names)
+    assert float(capsys.readouterr().out.split()[-1]) < 0
+    assert [rollout.reward.shape for rollout in names["history"]] == 3 * [(1, 1, 50)]
+    action, _ = names["agent"].act(names["carry"], np.zeros(3))
+    assert action.shape == (1,)
+
+
+def test_the_packages_entry_points_are_those_of_the_example():
+    (shown,) = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.M | re.S)
+    file = (ROOT / "examples" / "plugin" / "pyproject.toml").read_text()
+    assert shown.strip() in re.sub(r" #.*", "", file)
