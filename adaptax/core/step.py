@@ -42,12 +42,12 @@ class Step:
 
 def step_extras(spec: EnvSpec, step: Step) -> dict[str, Array]:
     """What a rollout's extras hold of a step's info: `success` and `info/NAME`."""
-    try:
-        extras = {f"info/{name}": step.info[name] for name in spec.info_names}
-        if spec.has_success:
-            extras["success"] = step.info["success"]
-    except KeyError as name:
-        raise EnvironmentFault(
-            f"the spec says that steps report {name}; this one reports {sorted(step.info)}"
-        ) from None
-    return extras
+    names = {f"info/{name}": name for name in spec.info_names}
+    if spec.has_success:
+        names["success"] = "success"
+    for name in names.values():
+        if name not in step.info:
+            raise EnvironmentFault(
+                f"the spec says that steps report {name!r}; this one reports {sorted(step.info)}"
+            )
+    return {key: step.info[name] for key, name in names.items()}

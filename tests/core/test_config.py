@@ -55,6 +55,13 @@ def test_a_config_comes_back_equal_through_json(config):
     assert from_dict(Outer, json.loads(json.dumps(to_dict(config)))) == config
 
 
+def test_a_config_within_may_be_one_already():
+    inner = Inner(0.25)
+    assert from_dict(Outer, {"inner": inner}).inner is inner
+    with pytest.raises(ConfigError, match="inner: expected an object, not Outer"):
+        from_dict(Outer, {"inner": Outer()})
+
+
 def test_fields_left_out_keep_their_defaults():
     assert from_dict(Outer, {"inner": {}, "count": 9}) == Outer(count=9)
 

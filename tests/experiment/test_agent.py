@@ -18,6 +18,7 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import MultiDiscrete, spec_from_dict, spec_to_dict
 from adaptax.experiment.agent import Agent
+from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 HORIZON = 6
@@ -160,6 +161,30 @@ def test_lanes_act_together_and_one_alone_as_a_vector(suite):
     assert alone.shape == (1,)
     with pytest.raises(AdaptaxError, match=r"have the shape \(1, 4\); the agent takes \(1, 5\)"):
         agent.act(agent.begin(jax.random.key(1)), obs[0, :4])
+
+
+class Random(Echoes):
+    """Acts at random."""
+
+    def actor(self, state, *, deterministic=False):
+        return UniformActor(self.spec.action)
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3])
+def test_choices_are_numbers_that_the_environment_takes(num_lanes):
+    env = gymnasium.wrappers.TransformAction(
+        gymnasium.make("CartPole-v1"), lambda a: a - 5, gymnasium.spaces.Discrete(2, start=5)
+    )
+    spec = adaptax.make_suite("cartpole").spec
+    obs, _ = env.reset(seed=0)
+    for own in (env, None):
+        agent = Agent(Random(EchoesConfig(), spec), {}, own)
+        carry = agent.begin(jax.random.key(0), num_lanes)
+        action, _ = agent.act(carry, obs if num_lanes == 1 else [obs] * num_lanes)
+        assert np.shape(action) == (() if num_lanes == 1 else (num_lanes,))
+        assert set(np.ravel(action)) <= ({5, 6} if own else {0, 1})
+        if own and num_lanes == 1:
+            env.step(action)
 
 
 def test_an_agent_of_one_task_is_not_changed_by_adapting_to_another(suite):
