@@ -223,15 +223,6 @@ def _clear(run_dir: Path) -> None:
             (run_dir / name).rmdir()
 
 
-def recorded_config(run_dir: Path) -> dict[str, Any]:
-    """What `config.json` holds, whatever that is; nothing where it cannot be read."""
-    try:
-        recorded = json.loads((run_dir / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return recorded if isinstance(recorded, dict) else {}
-
-
 def write_config(run_dir: Path, description: dict[str, Any]) -> None:
     """Write `config.json` as a whole or not at all."""
     with writing(run_dir / CONFIG), replacing(run_dir / CONFIG, ".tmp") as file:

@@ -43,11 +43,11 @@ class MemoryActor:
             self.params, carry["memory"], obs, carry["reset"]
         )
         action, extras = draw(distribution, self.deterministic, key)
-        return action, {**carry, "memory": memory}, extras
+        return action, {"memory": memory, "reset": jnp.zeros_like(carry["reset"])}, extras
 
     def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The same memory, to be cleared after an episode's end."""
-        return {**carry, "reset": step.terminated | step.truncated}
+        return {"memory": carry["memory"], "reset": step.terminated | step.truncated}
 
 
 @jax.tree_util.register_dataclass

@@ -93,4 +93,4 @@ def test_a_recurrent_actor_begins_from_its_memory_after_100_steps():
         sampler.episodes(actor, suite.test.tasks[:NUM_TASKS], 1, 1)
     carry = actor.begin(NUM_TASKS, 1, KEY)
     assert fingerprint(carry) == fingerprint(history[-1].final_carry)
-    assert float(jnp.abs(carry["hidden"]).sum()) > 0
+    assert float(jnp.abs(carry["actor"]["memory"]).sum()) > 0

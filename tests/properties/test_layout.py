@@ -18,14 +18,14 @@ from adaptax.core.snapshot import flatten
 
 
 def forgets_at_the_end(actor, rollout) -> bool:
-    """Whether the actor's carry after an episode is the one that it begins with."""
+    """Whether the actor acts after an episode as it does when it begins."""
     lanes = rollout.valid.shape[:2]
     start, obs = actor.begin(*lanes, KEY), rollout.obs[:, :, 0]
     action, carry, _ = actor.act(start, obs, KEY)
     no, yes = np.zeros(lanes, bool), np.ones(lanes, bool)
     step = Step(obs, action, rollout.reward[:, :, 0], obs, no, yes, yes)
     after = actor.observe(carry, step, KEY)
-    return fingerprint(after) == fingerprint(start)
+    return fingerprint(actor.act(after, obs, KEY)) == fingerprint(actor.act(start, obs, KEY))
 
 
 def relaid(rollout, actor, horizon: int):
@@ -44,9 +44,9 @@ def relaid(rollout, actor, horizon: int):
         return rollout
     per_lane = 1 if steps > horizon else 2 - num_episodes % 2
     shape = (members, num_episodes // per_lane, per_lane * horizon)
-    bare = replace(rollout, final_carry=None)
-    bare = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]), bare)
-    return replace(bare, final_carry=actor.begin(*shape[:2], KEY))
+    steps = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]), rollout.steps)
+    start, nothing = actor.begin(*shape[:2], KEY), np.zeros(shape[:2], np.float32)
+    return replace(steps, initial_carry=start, final_carry=start, initial_return=nothing)
 
 
 def test_the_same_data_in_another_layout_give_the_same_update(entry):

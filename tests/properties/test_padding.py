@@ -18,11 +18,14 @@ from toys import (
     trained,
 )
 
+OF_LANES = ("initial_carry", "final_carry", "initial_return")
+"""What a rollout says of whole lanes, not of steps."""
+
 
 def polluted(rollout, actor=None):
     """The rollout with arbitrary finite values in every padded entry of every array."""
     rng = np.random.default_rng(0)
-    valid, carry = np.asarray(rollout.valid), rollout.final_carry
+    valid = np.asarray(rollout.valid)
 
     def pollute(x):
         x = np.array(x)
@@ -30,8 +33,9 @@ def polluted(rollout, actor=None):
         mask = valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
         return np.where(mask, x, noise > 0 if x.dtype == bool else noise.astype(x.dtype))
 
-    bare = replace(rollout, final_carry=None, valid=None)
-    return replace(jax.tree.map(pollute, bare), valid=rollout.valid, final_carry=carry)
+    steps = jax.tree.map(pollute, replace(rollout.steps, valid=None))
+    of_lanes = {name: getattr(rollout, name) for name in OF_LANES}
+    return replace(steps, valid=rollout.valid, **of_lanes)
 
 
 def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
