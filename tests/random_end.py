@@ -1,18 +1,20 @@
-"""A small environment whose episodes end at random, and a recurrent actor for it."""
+"""A small environment whose episodes end at random, and an actor with a memory for it."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from adaptax.networks.memory.recurrent import RecurrentActorCritic
 
 from adaptax.core.experience import Step
 from adaptax.core.spec import ActionSpace, Continuous, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
-from adaptax.sampling.actors import RecurrentActor
+from adaptax.networks.actor_critic import ActorCritic, init_params
+from adaptax.networks.memory import GRU
+from adaptax.sampling.memory_actors import MemoryActor, TrialInputs, trial_input_size
 
 DRIFTS = (-1.0, 0.0, 1.0)
 
@@ -46,14 +48,14 @@ class RandomEndEnv:
         )
 
 
-def recurrent_actor(space: ActionSpace) -> RecurrentActor:
+def trial_actor(space: ActionSpace) -> TrialInputs:
     """An actor with random parameters, drawn rather than initialised to save compile time."""
-    network = RecurrentActorCritic(space, embedding_size=3, hidden_size=4)
-    given = (jnp.zeros((1, 1, 2 + space.size + 2)), jnp.zeros((1, 4)))
-    shapes = jax.eval_shape(network.init, jax.random.key(0), *given)
+    network = ActorCritic(space, (3,), GRU(4), shared=True)
+    size = trial_input_size(2, space)
+    shapes = jax.eval_shape(partial(init_params, network, observation_size=size), jax.random.key(0))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), shapes)
-    return RecurrentActor(params, network, space)
+    return TrialInputs(MemoryActor(params, network), space)
 
 
 def random_end(env: RandomEndEnv, *, stepped: bool = False) -> Suite:
