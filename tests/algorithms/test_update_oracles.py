@@ -10,7 +10,7 @@ keys it shuffles and draws; the draws themselves go to the oracle as numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
