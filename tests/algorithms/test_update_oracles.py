@@ -10,7 +10,7 @@ keys it shuffles and draws; the draws themselves go to the oracle as numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,11 +23,13 @@ from oracles.dense import dense_layers, twin_layers
 from oracles.mlp import forward
 from oracles.trees import leaves, plus
 
-from adaptax.algorithms.off_policy.sac import SAC
-from adaptax.algorithms.on_policy import ppo, trpo
+from adaptax.algorithms.base import updated
+from adaptax.algorithms.meta import pearl as meta_pearl
+from adaptax.algorithms.off_policy import family as off_policy
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
+from adaptax.learning.replay import add
 
 OBS, ACTIONS, HORIZON = 3, 2, 7
 SPEC = EnvSpec(OBS, Continuous(ACTIONS), HORIZON)
@@ -55,38 +57,41 @@ def in_float64(tree: Any) -> Any:
 
 
 class OnPolicyAdapter:
-    """What PPO and TRPO have in common."""
-
-    module: Any
+    """PPO or TRPO."""
 
     def __init__(self, name: str, **settings: Any) -> None:
-        fixed = {"hidden_sizes": (5, 4), "num_lanes": 4, "min_rollouts": 4}
-        self.algorithm = make_algorithm(name, SPEC, **fixed, **settings)
+        self.algorithm = make_algorithm(name, SPEC, hidden_sizes=(5, 4), **settings)
         fresh = self.algorithm.init(jax.random.key(1))
-        params = random_like(fresh.params, 0)
-        self.state = replace(fresh, params=params, opt_state=self.fresh_optimizers(params))
-
-    def fresh_optimizers(self, params: Any) -> Any:
-        raise NotImplementedError
+        params, opt_state = random_like(fresh.params, 0), in_float64(fresh.opt_state)
+        self.state = replace(fresh, params=params, opt_state=opt_state)
 
     @property
     def params(self) -> dict[str, Any]:
         """As the oracle has them."""
-        hidden = ("body/MLP_0/Dense_0", "body/MLP_0/Dense_1")
-        policy, value = self.state.params["policy"], self.state.params["value"]
-        log_std = np.asarray(policy["params"]["ActionHead_0"]["log_std"])
-        mean = dense_layers(policy, *hidden, "ActionHead_0/Dense_0")
-        return {
-            "policy": {"mean": mean, "log_std": log_std},
-            "value": dense_layers(value, *hidden, "Dense_0"),
-        }
+        params = self.state.params
+        mean, value = (
+            dense_layers(params, *(f"{tower}/{layer}" for layer in self.layers))
+            for tower in ("policy", "value")
+        )
+        log_std = np.array(params["params"]["policy"]["head"]["log_std"])
+        return {"policy": {"mean": mean, "log_std": log_std}, "value": value}
+
+    layers = ("torso/Dense_0", "torso/Dense_1", "head/Dense_0")
+
+    def orders(self, num_steps: int, *num_passes: int) -> list[np.ndarray]:
+        """Those of the value's passes, and of the policy's if it makes any, in the next update."""
+        key, orders = self.state.key, []
+        for num in num_passes:
+            key, shuffle_key = jax.random.split(key)
+            orders.append(shuffled(shuffle_key, num, num_steps))
+        return orders
 
     def update(self, rollout: Rollout) -> None:
         """One whole update."""
-        algorithm = self.algorithm
-        self.state, _ = self.module._update(
-            algorithm.config, algorithm.network, self.state, rollout
-        )
+        actor = self.algorithm.actor(self.state)
+        carry = actor.begin(*rollout.valid.shape[:2], jax.random.key(0))
+        rollout = replace(rollout, initial_carry=carry)
+        self.state, _ = updated(self.algorithm, self.state, rollout)
 
 
 def shuffled(key: jax.Array, num_passes: int, num_steps: int) -> np.ndarray:
@@ -95,43 +100,16 @@ def shuffled(key: jax.Array, num_passes: int, num_steps: int) -> np.ndarray:
     return np.stack([jax.random.permutation(k, num_steps) for k in keys])
 
 
-class PPOAdapter(OnPolicyAdapter):
-    module = ppo
-
-    def fresh_optimizers(self, params):
-        return in_float64(self.algorithm._init_optimizers(params))
-
-    def orders(self, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the value's passes and of the policy's, in the update to come."""
-        _, value_key, policy_key = jax.random.split(self.state.key, 3)
-        config = self.algorithm.config
-        pairs = ((value_key, config.critic.num_epoch), (policy_key, config.num_epoch))
-        return tuple(shuffled(key, passes, num_steps) for key, passes in pairs)
-
-
-class TRPOAdapter(OnPolicyAdapter):
-    module = trpo
-
-    def fresh_optimizers(self, params):
-        return in_float64(self.algorithm._init_optimizer(params))
-
-    def orders(self, num_steps: int) -> np.ndarray:
-        """Of the value's passes, in the update to come."""
-        _, value_key = jax.random.split(self.state.key)
-        return shuffled(value_key, self.algorithm.config.num_epoch, num_steps)
-
-
 class SACAdapter:
     """SAC, whose update adds a rollout to the replay and makes some gradient steps."""
 
     def __init__(self, **settings: Any) -> None:
-        self.algorithm: SAC = make_algorithm("sac", SPEC, hidden_sizes=(5, 4), **settings)
+        self.algorithm = make_algorithm("sac", SPEC, hidden_sizes=(5, 4), **settings)
         fresh = self.algorithm.init(jax.random.key(1))
-        params = random_like(fresh.learner.params, 0, std=1.0)
-        opt_state = in_float64(self.algorithm._optimizers(params))
-        target = random_like(fresh.learner.target, 5)
-        learner = replace(fresh.learner, params=params, target=target, opt_state=opt_state)
-        self.state = replace(fresh, learner=learner)
+        learner = in_float64(fresh.learner)
+        params = random_like(learner.params, 0, std=1.0)
+        target = random_like(learner.target, 5)
+        self.state = replace(fresh, learner=replace(learner, params=params, target=target))
 
     @property
     def params(self) -> dict[str, Any]:
@@ -140,7 +118,7 @@ class SACAdapter:
         return {
             "policy": dense_layers(params["policy"], *self.hidden),
             "critics": twin_layers(params["critics"], *self.hidden),
-            "log_alpha": np.asarray(params["log_alpha"]),
+            "log_alpha": np.array(params["log_temperature"]),
         }
 
     @property
@@ -150,35 +128,32 @@ class SACAdapter:
 
     hidden = ("ReluMLP_0/Dense_0", "ReluMLP_0/Dense_1", "Dense_0")
 
-    def draws(self, num_held: int) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-        """Places in the memory [K, B], and the noise at s' and at s of every gradient step."""
-        config, key = self.algorithm.config, self.state.learner.key
-        _, rows_key = jax.random.split(self.state.key)
-        shape, noise = (config.num_updates, config.batch_size), []
+    def draws(self, num_held: int) -> list[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+        """For every gradient step: places in the memory [B], and the noise at s' and at s."""
+        config, key, drawn = self.algorithm.config, self.state.learner.key, []
         for _ in range(config.num_updates):
-            key, update_key = jax.random.split(key)
-            pair = jax.random.split(update_key)
-            noise.append(tuple(normal(k, (config.batch_size, ACTIONS)) for k in pair))
-        return uniform(rows_key, shape, num_held), noise
+            key, rows_key, step_key = jax.random.split(key, 3)
+            rows = uniform(rows_key, (config.batch_size,), num_held)
+            pair = (normal(k, (config.batch_size, ACTIONS)) for k in jax.random.split(step_key))
+            drawn.append((rows, tuple(pair)))
+        return drawn
 
     def update(self, rollout: Rollout) -> None:
         """One whole update."""
-        self.state.replay.add(rollout)
-        self.state, _ = self.algorithm._loop.learn(self.state)
+        data = off_policy.Data(rollout, np.array(False), learn=True)
+        self.state, _ = updated(self.algorithm, self.state, data)
 
 
 class PEARLAdapter:
     """PEARL with its `value` critic; an update adds rollouts to both replays and learns."""
 
     def __init__(self, **settings: Any) -> None:
-        small = {"hidden_sizes": (5, 4), "encoder_hidden_sizes": (4, 3), "num_tasks_sample": 2}
+        small = {"hidden_sizes": (5, 4), "encoder_hidden_sizes": (4, 3), "meta_batch_size": 2}
         self.algorithm = make_algorithm("pearl", SPEC, critic="value", **small, **settings)
         fresh = self.algorithm.init(jax.random.key(1))
-        params, nets = random_like(fresh.learner.params, 0), self.algorithm.networks
-        opt_state = in_float64({name: nets.optimizer(name).init(params[name]) for name in params})
-        target = random_like(fresh.learner.target, 5)
-        learner = replace(fresh.learner, params=params, target=target, opt_state=opt_state)
-        self.state = replace(fresh, learner=learner)
+        learner = in_float64(fresh.learner)
+        params, target = random_like(learner.params, 0), random_like(learner.target, 5)
+        self.state = replace(fresh, learner=replace(learner, params=params, target=target))
 
     hidden = ("JointMLP_0/JointDense_0", "JointMLP_0/ReluMLP_0/Dense_0", "JointMLP_0/Dense_0")
 
@@ -194,38 +169,32 @@ class PEARLAdapter:
         """The value that lags behind."""
         return dense_layers(self.state.learner.target, *self.hidden)
 
-    def draws(self, num_held: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Any]]:
-        """Tasks [K, M], places in their memories [K, M, B] and contexts [K, M, C], and the noise.
+    def draws(self, num_held: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+        """For every gradient step: tasks [M], places [M, B] in their memories and [M, C] in their
+        contexts, and the noise.
 
         `num_held` [M] are steps in memory and context alike.
         """
-        config, learner = self.algorithm.config, self.state.learner
-        shape, noise = (config.num_updates, config.meta_batch_size), []
-        _, _, _, learn_key = jax.random.split(self.state.key, 4)
-        tasks = uniform(learn_key, shape, len(num_held))
-        keys = jax.random.split(jax.random.fold_in(learn_key, 0))
-        held = num_held[tasks][..., None]
-        sizes = (config.batch_size, config.embedding_batch_size)
-        rows, tokens = (
-            uniform(k, (*shape, n), np.broadcast_to(held, (*shape, n)))
-            for k, n in zip(keys, sizes, strict=True)
-        )
-        key, latent = learner.key, (shape[1], config.latent_dim)
-        for _ in range(config.num_updates):
-            key, update_key = jax.random.split(key)
-            z_key, _, action_key = jax.random.split(update_key, 3)
-            actions = (shape[1], config.batch_size, ACTIONS)
-            noise.append(pearl.Noise(normal(z_key, latent), normal(action_key, actions)))
-        return tasks, rows, tokens, noise
+        config, key, drawn = self.algorithm.config, self.state.learner.key, []
+        num, size = config.num_update_tasks, config.batch_size
+        _, tasks_key = jax.random.split(self.state.key)
+        for tasks in uniform(tasks_key, (config.num_updates, num), len(num_held)):
+            key, rows_key, tokens_key, step_key = jax.random.split(key, 4)
+            held = num_held[tasks][:, None]
+            rows = uniform(rows_key, (num, size), held)
+            tokens = uniform(tokens_key, (num, config.context_size), held)
+            z_key, _, action_key = jax.random.split(step_key, 3)
+            z = normal(z_key, (num, config.latent_size))
+            action = normal(action_key, (num, size, ACTIONS))
+            drawn.append((tasks, rows, tokens, pearl.Noise(z, action)))
+        return drawn
 
     def update(self, rollout: Rollout) -> None:
         """One whole update."""
-        rings = np.arange(len(rollout.valid))
-        self.state.replay.add(rollout, rings)
-        self.state.context.add(rollout, rings)
-        key, _, _, learn_key = jax.random.split(self.state.key, 4)
-        learner, _ = self.algorithm._learn(self.state, len(rings), learn_key)
-        self.state = replace(self.state, learner=learner, key=key)
+        rings = jnp.arange(len(rollout.valid))
+        context = add(self.state.context, rollout, rings)
+        data = meta_pearl.Data(rollout, rings, context, jnp.zeros(2), learn=True)
+        self.state, _ = updated(self.algorithm, self.state, data)
 
 
 def normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
@@ -319,15 +288,6 @@ def float64():
 # ---- On-policy ----
 
 
-@dataclass(frozen=True)
-class Fits:
-    """How the values of both on-policy algorithms are fitted here."""
-
-    num_epoch: int = 3
-    batch_size: int = 5
-    lr: float = 0.02
-
-
 def acted(policy: dict[str, Any], steps: dict[str, np.ndarray], seed: int) -> np.ndarray:
     """Log-probabilities [M, N, T] of a policy that was almost this one."""
     lanes = as_lanes(steps)
@@ -337,23 +297,25 @@ def acted(policy: dict[str, Any], steps: dict[str, np.ndarray], seed: int) -> np
     return (exact + off).reshape(steps["valid"].shape)
 
 
-FIT = Fits()
-JUDGED = on_policy.ValueFit(discount=0.95, gae_lambda=0.9, batch_size=FIT.batch_size)
+VALUE = {"num_epochs": 3, "num_minibatches": 6, "lr": 0.02}
+"""Of 28 entries, padding among them: minibatches of 5."""
+ESTIMATES = on_policy.ValueFit(discount=0.95, gae_lambda=0.9, batch_size=5)
 
 
 def test_ppo_moves_as_its_oracle():
-    critic = {"num_epoch": FIT.num_epoch, "batch_size": FIT.batch_size, "lr": FIT.lr}
-    settings = {"num_epoch": 2, "batch_size": 6, "eps_clip": 0.15, "lr": 0.01, "critic": critic}
-    ours = PPOAdapter("ppo", discount=0.95, gae_lambda=0.9, max_grad_norm=0.4, **settings)
-    adams = Adam(FIT.lr, 1e-5), Adam(0.01, 1e-5, max_norm=0.4)
+    settings = {"num_epochs": 2, "num_minibatches": 5, "clip_range": 0.15, "lr": 0.01}
+    ours = OnPolicyAdapter(
+        "ppo", discount=0.95, gae_lambda=0.9, max_grad_norm=0.4, critic=VALUE, **settings
+    )
+    adams = Adam(0.02, 1e-5), Adam(0.01, 1e-5, max_norm=0.4)
     oracle = on_policy.Learner(ours.params, *adams)
     for i in range(NUM_UPDATES):
         steps, before = made_up(i), (ours.params, oracle.params)
         log_prob = acted(oracle.params["policy"], steps, i)
-        orders = ours.orders(log_prob.size)
+        orders = ours.orders(log_prob.size, 3, 2)
         ours.update(rollout_of(steps, log_prob=log_prob))
         lanes = as_lanes({**steps, "log_prob": log_prob})
-        on_policy.ppo_update(oracle, lanes, JUDGED, 0.15, 6, orders)
+        on_policy.ppo_update(oracle, lanes, ESTIMATES, 0.15, 6, orders)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
         assert 0.2 < oracle.seen["clipped"] < 0.8
     assert 0 < adams[1].num_clipped < adams[1].steps
@@ -365,17 +327,16 @@ def test_trpo_moves_as_its_oracle():
     region = on_policy.TrustRegion(0.03, 8, 1e-3, 0.7, 10)
     names = ("max_kl_step", "cg_iters", "reg_coeff", "backtrack_ratio", "max_backtracks")
     given = dict(zip(names, vars(region).values(), strict=True))
-    settings = {"num_epoch": FIT.num_epoch, "batch_size": FIT.batch_size, "lr": FIT.lr}
-    ours = TRPOAdapter("trpo", discount=0.95, gae_lambda=0.9, trust_region=given, **settings)
-    oracle = on_policy.Learner(ours.params, Adam(FIT.lr, 1e-5))
+    ours = OnPolicyAdapter("trpo", discount=0.95, gae_lambda=0.9, trust_region=given, **VALUE)
+    oracle = on_policy.Learner(ours.params, Adam(0.02, 1e-5))
     tries = []
     for i in range(NUM_UPDATES):
         steps, before = made_up(i), (ours.params, oracle.params)
         log_prob = acted(oracle.params["policy"], steps, i)
-        orders = ours.orders(log_prob.size)
+        (order,) = ours.orders(log_prob.size, 3)
         ours.update(rollout_of(steps, log_prob=log_prob))
         lanes = as_lanes({**steps, "log_prob": log_prob})
-        on_policy.trpo_update(oracle, lanes, JUDGED, region, orders)
+        on_policy.trpo_update(oracle, lanes, ESTIMATES, region, order)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
         tries.append(oracle.seen["tries"])
     assert min(tries) == 1 < max(tries), "some line searches step back, others need not"
@@ -386,8 +347,8 @@ def test_trpo_moves_as_its_oracle():
 
 def test_sac_moves_as_its_oracle():
     settings = {"lr": 0.01, "batch_size": 8, "num_updates": 2, "max_grad_norm": 5.0}
-    more = {"target_update_intvl": 3, "polyak": 0.9, "discount": 0.95, "reward_scale": 2.0}
-    ours = SACAdapter(memory_size=100, **settings, **more)
+    more = {"target_update_interval": 3, "tau": 0.1, "discount": 0.95, "reward_scale": 2.0}
+    ours = SACAdapter(buffer_size=100, **settings, **more)
     adams = {name: Adam(0.01, 1e-8, max_norm=5.0) for name in ours.params}
     oracle = sac.Learner(ours.params, ours.target, adams)
     learns = sac.Settings(
@@ -397,10 +358,10 @@ def test_sac_moves_as_its_oracle():
     for i in range(NUM_UPDATES):
         steps, before = made_up(i), (ours.params, oracle.params)
         memory.add({name: x.reshape(-1, *x.shape[2:]) for name, x in steps.items()})
-        rows, noise = ours.draws(len(memory))
+        draws = ours.draws(len(memory))
         ours.update(rollout_of(steps))
-        for k, pair in enumerate(noise):
-            raw.append(sac.sac_update(oracle, memory.read(rows[k]), learns, pair).raw)
+        for rows, noise in draws:
+            raw.append(sac.sac_update(oracle, memory.read(rows), learns, noise).raw)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
     assert_moved_alike(first_targets[0], ours.target, oracle.target, first_targets[1])
     assert 0 < sum(adam.num_clipped for adam in adams.values()) < 3 * oracle.num_updates == 18
@@ -408,18 +369,23 @@ def test_sac_moves_as_its_oracle():
 
 
 def test_pearl_moves_as_its_oracle():
-    rates = {"policy_lr": 0.01, "qf_lr": 0.02, "vf_lr": 0.03, "context_lr": 0.04}
+    rates = {"policy_lr": 0.01, "critic_lr": 0.02, "value_lr": 0.03, "encoder_lr": 0.04}
     weights = {
         "policy_mean_reg_coeff": 0.1,
         "policy_std_reg_coeff": 0.2,
         "policy_pre_activation_coeff": 0.03,
     }
-    sizes = {"num_updates": 2, "meta_batch_size": 2, "batch_size": 4, "embedding_batch_size": 3}
-    more = {"soft_target_tau": 0.1, "discount": 0.95, "reward_scale": 2.0, "kl_lambda": 0.3}
+    sizes = {"num_updates": 2, "num_update_tasks": 2, "batch_size": 4, "context_size": 3}
+    more = {"tau": 0.1, "discount": 0.95, "reward_scale": 2.0, "kl_coeff": 0.3}
     ours = PEARLAdapter(
-        num_train_tasks=3, latent_dim=2, replay_buffer_size=100, **sizes, **rates, **weights, **more
+        num_train_tasks=3, latent_size=2, buffer_size=100, **sizes, **rates, **weights, **more
     )
-    names = {"policy": "policy_lr", "critics": "qf_lr", "value": "vf_lr", "encoder": "context_lr"}
+    names = {
+        "policy": "policy_lr",
+        "critics": "critic_lr",
+        "value": "value_lr",
+        "encoder": "encoder_lr",
+    }
     adams = {name: Adam(rates[rate], 1e-5) for name, rate in names.items()}
     oracle = pearl.Learner(ours.params, ours.target, adams)
     learns = pearl.Settings(0.95, 2.0, 0.3, 0.1, *weights.values())
@@ -429,14 +395,13 @@ def test_pearl_moves_as_its_oracle():
         before = ours.params, oracle.params, ours.target, oracle.target
         for task, memory in enumerate(memories):
             memory.add({name: x[task] for name, x in steps.items()})
-        tasks, rows, tokens, noise = ours.draws(np.array([len(m) for m in memories]))
+        draws = ours.draws(np.array([len(m) for m in memories]))
         ours.update(rollout_of(steps))
-        for k in range(len(tasks)):
+        for tasks, rows, tokens, noise in draws:
             batch, context = (
-                gathered([memories[task] for task in tasks[k]], places[k])
-                for places in (rows, tokens)
+                gathered([memories[task] for task in tasks], places) for places in (rows, tokens)
             )
-            pearl.pearl_update(oracle, batch, context, learns, noise[k])
+            pearl.pearl_update(oracle, batch, context, learns, noise)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
         assert_moved_alike(before[2], ours.target, oracle.target, before[3])
 

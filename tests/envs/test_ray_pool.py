@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from adaptax.envs.pools.placement import placed
 from counting import Counting, Forgiving, begun, step
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
+from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.ray import RayPool
 from adaptax.envs.pools.ray_crew import RayCrew

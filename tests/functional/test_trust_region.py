@@ -16,7 +16,10 @@ from adaptax.functional.trust_region import (
     hessian_product,
     trust_region_step,
 )
-from adaptax.networks.actor_critic import Body, Policy
+from adaptax.networks.actor_critic import Tower
+from adaptax.networks.heads import ActionHead
+from adaptax.networks.memory import GRU, Memory, NoMemory
+from adaptax.networks.mlp import MLP
 
 MATRIX = jnp.array([[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])
 B = jnp.array([1.0, 2.0, 3.0])
@@ -51,20 +54,18 @@ def test_conjugate_gradient_of_zero_is_zero():
 
 
 @cache
-def gaussian_policy(memory_size: int | None = None):
+def gaussian_policy(memory: Memory = NoMemory()):  # noqa: B008 (it has no state)
     """Distributions of a 4-16-2 policy on 2 x 5 steps from its parameters [D], and parameters."""
-    policy = Policy(Body((16,), memory_size), Continuous(2))
+    policy = Tower(MLP((16,)), memory, ActionHead(Continuous(2)))
     obs = jax.random.normal(jax.random.key(1), (2, 5, 4))
-
-    def memory(dtype):
-        return None if memory_size is None else jnp.zeros((2, memory_size), dtype)
-
-    params = policy.init(jax.random.key(0), obs, memory(jnp.float32))
+    start = memory.initial((2,))
+    params = policy.init(jax.random.key(0), start, obs, None, sequence=True)
     flat, unravel = jax.flatten_util.ravel_pytree(params)
     noise = np.random.default_rng(2).normal(size=flat.shape)
 
     def distribution(x):
-        return policy.apply(unravel(x), obs.astype(x.dtype), memory(x.dtype))[0]
+        given = jax.tree.map(lambda y: y.astype(x.dtype), (start, obs))
+        return policy.apply(unravel(x), *given, None, sequence=True)[1]
 
     return distribution, np.asarray(flat, float) + 0.1 * noise
 
@@ -108,10 +109,10 @@ def test_finite_difference_product_with_zero_is_zero():
     np.testing.assert_array_equal(close(jnp.zeros(3)), np.zeros(3))
 
 
-@pytest.mark.parametrize("memory_size", [None, 3])
-def test_hessian_of_the_kl_is_the_fisher_matrix(memory_size):
+@pytest.mark.parametrize("memory", [NoMemory(), GRU(3)])
+def test_hessian_of_the_kl_is_the_fisher_matrix(memory):
     """F = E[J^T M J] with M = diag(1 / std^2, 2) for a Gaussian's mean and log std."""
-    distribution, flat = gaussian_policy(memory_size)
+    distribution, flat = gaussian_policy(memory)
 
     def both(at, v):
         exact = hessian_product(mean_kl(distribution, at), at)(v)
@@ -129,9 +130,9 @@ def test_hessian_of_the_kl_is_the_fisher_matrix(memory_size):
         np.testing.assert_allclose(exact, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("memory_size", [None, 3])
-def test_gauss_newton_product_is_that_with_the_hessian_of_the_kl(memory_size):
-    distribution, flat = gaussian_policy(memory_size)
+@pytest.mark.parametrize("memory", [NoMemory(), GRU(3)])
+def test_gauss_newton_product_is_that_with_the_hessian_of_the_kl(memory):
+    distribution, flat = gaussian_policy(memory)
 
     def both(at, v):
         old = distribution(at)

@@ -14,7 +14,7 @@ def dense_layers(params: Any, *paths: str) -> dict[str, np.ndarray]:
         node = params["params"]
         for name in path.split("/"):
             node = node[name]
-        out[f"w{i}"], out[f"b{i}"] = (np.asarray(node[k], np.float64) for k in ("kernel", "bias"))
+        out[f"w{i}"], out[f"b{i}"] = (np.array(node[k], np.float64) for k in ("kernel", "bias"))
     return out
 
 

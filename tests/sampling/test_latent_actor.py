@@ -10,8 +10,9 @@ from toys import cliff_suite, train_sampler
 
 from adaptax.core.experience import Rollout, Step
 from adaptax.functional.belief import Belief, prior
+from adaptax.learning.context import context_tokens, in_a_row
 from adaptax.networks.encoders import LatentPolicy
-from adaptax.sampling.latent import LatentActor, context_tokens, in_a_row
+from adaptax.sampling.latent import LatentActor
 
 KEY = jax.random.key(0)
 POLICY = LatentPolicy((8,), 2)

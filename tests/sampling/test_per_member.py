@@ -5,10 +5,11 @@ import pytest
 from random_end import RandomEndEnv, random_end
 
 from adaptax.core.spec import Continuous, Discrete
-from adaptax.learning.sequences import EpisodicActor
-from adaptax.networks.actor_critic import actor_critic
+from adaptax.networks.actor_critic import ActorCritic, init_params
 from adaptax.networks.heads import MLPPolicy
+from adaptax.networks.memory import GRU
 from adaptax.sampling.actors import PerMember, PolicyActor
+from adaptax.sampling.memory_actors import MemoryActor
 from adaptax.sampling.sampler import Sampler
 
 MEMBERS, LANES = 3, 2
@@ -73,12 +74,12 @@ def test_a_rollout_is_that_of_each_member_alone(stepped):
 
 def test_members_remember_for_themselves():
     env = RandomEndEnv(Continuous(2))
-    network = actor_critic(env.spec, (4,), 4, 1.0)
-    shapes = jax.eval_shape(lambda: network.init(KEY, env.spec.observation_size))
+    network, size = ActorCritic(env.action, (4,), GRU(4)), env.spec.observation_size
+    shapes = jax.eval_shape(lambda: init_params(network, KEY, size))
     rng = np.random.default_rng(0)  # drawn, since initialising takes seconds to compile
     params = jax.tree.map(lambda x: jnp.array(rng.normal(size=(MEMBERS, *x.shape))), shapes)
-    actors = EpisodicActor(params, network, deterministic=True)
-    obs = jax.random.normal(KEY, (MEMBERS, LANES, env.spec.observation_size))
+    actors = MemoryActor(params, network, deterministic=True)
+    obs = jax.random.normal(KEY, (MEMBERS, LANES, size))
     _, carry, _ = act(PerMember(actors), actors.begin(MEMBERS, LANES, KEY), obs)
     assert carry["memory"]["policy"].shape == (MEMBERS, LANES, 4)
     for i in range(MEMBERS):

@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.networks.memory.recurrent import RecurrentActorCritic
 from counting import Counting, Forgiving, sync
+from random_end import trial_actor
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Continuous
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.gym import gym_suite, vector_suite
-from adaptax.sampling.actors import Memoryless, RecurrentActor
+from adaptax.sampling.actors import Memoryless
+from adaptax.sampling.memory_actors import TrialInputs
 from adaptax.sampling.sampler import Sampler
 
 LANES, EPISODES, HORIZON = 2, 3, 6
@@ -128,21 +129,19 @@ def test_what_follows_an_observation_is_the_next_count_at_ends_too(kind):
 
 
 @functools.cache
-def recurrent_actor(has_success: bool = True) -> RecurrentActor:
-    network = RecurrentActorCritic(Continuous(2), embedding_size=3, hidden_size=4)
-    params = network.init(jax.random.key(0), jnp.zeros((1, 1, 6)), jnp.zeros((1, 4)))
-    return RecurrentActor(params, network, Continuous(2))
+def actor_with_memory() -> TrialInputs:
+    return trial_actor(Continuous(2))
 
 
 @functools.cache
 def random_data(kind: str):
-    """Episodes, steps and more steps with a recurrent actor; and the last ones after a restore.
+    """Episodes, steps and more steps with a memory; and the last ones after a restore.
 
     Episodes end at random, so that the restore is in the midst of some.
     """
     family = suite(kind, Forgiving, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
     sampler, other = new_sampler(family), new_sampler(family)
-    actor, tasks = recurrent_actor(), family.train.tasks
+    actor, tasks = actor_with_memory(), family.train.tasks
     whole = sampler.episodes(actor, tasks, LANES, EPISODES)
     part = sampler.steps(actor, tasks, LANES, 7)
     saved = sampler.save()
@@ -184,7 +183,7 @@ def test_what_one_pool_has_saved_another_goes_on_with(kind):
     family = suite(kind, Forgiving, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
     sampler = new_sampler(family)
     sampler.restore(random_data(IN_PROCESS)[1])
-    rest = sampler.steps(recurrent_actor(), family.train.tasks, LANES, 8)
+    rest = sampler.steps(actor_with_memory(), family.train.tasks, LANES, 8)
     sampler.close()
     assert_same(rest, data["rest"])
 

@@ -3,7 +3,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from random_end import DRIFTS, RandomEndEnv, random_end, recurrent_actor
+from random_end import DRIFTS, RandomEndEnv, random_end, trial_actor
 
 from adaptax.core.experience import Rollout
 from adaptax.core.snapshot import Snapshots
@@ -16,8 +16,7 @@ SPACES = [Continuous(2), Discrete(3)]
 LANES, EPISODES, STEPS, HORIZON = 2, 2, 7, 5
 both_loops = pytest.mark.parametrize("stepped", [False, True], ids=["compiled", "host"])
 
-
-actor_for = functools.cache(recurrent_actor)
+actor_for = functools.cache(trial_actor)
 
 
 @functools.cache

@@ -155,16 +155,6 @@ _NOT_NEGATIVE = (
     "policy_pre_activation_coeff",
 )
 
-_NOT_NEGATIVE = (
-    "num_prior_steps",
-    "num_posterior_steps",
-    "num_extra_posterior_steps",
-    "kl_coeff",
-    "policy_mean_reg_coeff",
-    "policy_std_reg_coeff",
-    "policy_pre_activation_coeff",
-)
-
 
 @dataclass(frozen=True)
 class Networks:

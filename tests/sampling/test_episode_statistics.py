@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from random_end import DRIFTS, RandomEndEnv, random_end, recurrent_actor
+from random_end import DRIFTS, RandomEndEnv, random_end, trial_actor
 
 from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
@@ -211,7 +211,7 @@ def test_a_rollout_tells_what_its_first_episodes_have_brought_so_far(stepped):
 def test_a_rollout_begins_with_the_carry_that_the_last_one_ended_with(stepped):
     suite = random_end(RandomEndEnv(), stepped=stepped)
     sampler = Sampler(suite, suite.train, 0, "test")
-    actor, tasks = recurrent_actor(suite.spec.action), suite.train.tasks
+    actor, tasks = trial_actor(suite.spec.action), suite.train.tasks
     first, second = (sampler.steps(actor, tasks, LANES, STEPS) for _ in range(2))
     start = actor.begin(len(DRIFTS), LANES, jax.random.key(0))
     for rollout, expected in ((first, start), (second, first.final_carry)):
@@ -220,4 +220,4 @@ def test_a_rollout_begins_with_the_carry_that_the_last_one_ended_with(stepped):
             jax.tree.leaves(rollout.initial_carry), jax.tree.leaves(expected), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-    assert np.abs(np.asarray(second.initial_carry["hidden"])).min() > 0
+    assert np.abs(np.asarray(second.initial_carry["actor"]["memory"])).min() > 0
