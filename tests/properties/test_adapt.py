@@ -1,4 +1,4 @@
-"""Check 10: adapting changes nothing but the actor it gives, and every adapted actor is its own."""
+"""Adapting changes nothing but the actor it gives, and every adapted actor is its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 3: evaluation changes nothing in training."""
+"""Evaluation changes nothing in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 4: the same data laid out otherwise give the same update.
+"""The same data laid out otherwise give the same update.
 
 What may be moved is the unit of data: an episode, where after its end the actor remembers what it
 does at a start; else the whole lane, because there one episode follows from another.

@@ -1,4 +1,4 @@
-"""Check 8: a short run on a toy task beats acting at random."""
+"""A short run on a toy task beats acting at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 5: what stands in padded entries changes nothing."""
+"""What stands in padded entries changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 2: data do not depend on how environments are run, only on what they are."""
+"""Data do not depend on how environments are run, only on what they are."""
 
 from __future__ import annotations
 

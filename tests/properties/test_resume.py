@@ -1,4 +1,4 @@
-"""Check 1: a run that is killed and resumed ends as if nothing had happened, bit for bit."""
+"""A run that is killed and resumed ends as if nothing had happened, bit for bit."""
 
 from __future__ import annotations
 

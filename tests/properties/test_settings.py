@@ -1,4 +1,4 @@
-"""Check 7: every setting goes out as a flag and as JSON, and comes back equal."""
+"""Every setting goes out as a flag and as JSON, and comes back equal."""
 
 from __future__ import annotations
 
