@@ -9,9 +9,10 @@ from toys import cliff_suite, train_sampler
 
 from adaptax.core.experience import Rollout
 from adaptax.functional.belief import Belief, prior
+from adaptax.learning.context import context_tokens, in_a_row, joined
 from adaptax.networks.encoders import LatentPolicy
 from adaptax.sampling.host_engine import host_loop
-from adaptax.sampling.latent import LatentActor, context_tokens, in_a_row
+from adaptax.sampling.latent import LatentActor
 
 KEY = jax.random.key(0)
 POLICY = LatentPolicy((8,), 2)
@@ -44,7 +45,6 @@ def z_by_episode(rollout):
 
 @both_loops
 def test_z_is_one_within_an_episode_and_another_in_the_next(stepped):
-    """E7."""
     rollout = episodes(stepped=stepped)
     assert bool(np.any(rollout.terminated) and np.any(rollout.truncated))
     drawn = []
@@ -57,7 +57,7 @@ def test_z_is_one_within_an_episode_and_another_in_the_next(stepped):
 
 
 def test_a_deterministic_actor_acts_by_the_mean_for_its_z():
-    """E7: the z of an episode, and nothing else of chance."""
+    """The z of an episode, and nothing else of chance."""
     rollout = episodes(deterministic=True)
     distribution = POLICY.apply(PARAMS, rollout.obs, rollout.extras["z"])
     valid = np.asarray(rollout.valid)
@@ -66,7 +66,6 @@ def test_a_deterministic_actor_acts_by_the_mean_for_its_z():
 
 
 def test_a_deterministic_actor_repeats_itself_given_z():
-    """E7."""
     acting = actor(deterministic=True)
     carry = {"z": jnp.full((2, 3, 3), 0.5), "started": jnp.ones((2, 3), bool)}
     obs = jax.random.normal(KEY, (2, 3, 2))
@@ -125,3 +124,16 @@ def test_in_a_row_keeps_every_step_of_every_task_in_order():
         whole, rows = np.asarray(getattr(rollout, name)), getattr(row, name)
         for i in range(2):
             np.testing.assert_array_equal(rows[i, 0], np.concatenate(whole[i]))
+
+
+def test_rollouts_are_joined_in_order_and_padded_to_few_lengths():
+    rollout = episodes()
+    length = rollout.valid.shape[-1]
+    steps = joined([rollout] * 3, length)
+    assert steps.valid.shape == (2, 1, 16 * length)  # of 9 in all
+    row = in_a_row(rollout)
+    for i in range(3):
+        part = slice(3 * length * i, 3 * length * (i + 1))
+        np.testing.assert_array_equal(steps.obs[:, :, part], row.obs)
+        np.testing.assert_array_equal(steps.valid[:, :, part], row.valid)
+    assert not steps.valid[:, :, 9 * length :].any()
