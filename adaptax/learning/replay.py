@@ -95,6 +95,7 @@ class Replay:
             f"the saved replay has {len(sizes)} rings of up to {most} transitions; this one has "
             f"{config.num_rings} rings of {config.size}",
         )
+        check(int(sizes.min(initial=0)) >= 0, "the saved replay has rings of less than nothing")
         rings, ages = _held(sizes)
         new = {name: saved[f"rows/{name}"] for name in self.rows} if len(rings) else {}
         waiting = {name: saved[f"waiting/{name}"] for name in self.waiting}

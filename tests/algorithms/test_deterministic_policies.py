@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms.off_policy import ddpg, td3
+from adaptax.algorithms.off_policy.ddpg import DDPG
+from adaptax.algorithms.off_policy.td3 import TD3
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
@@ -41,10 +42,10 @@ def agent(name: str, **settings):
 
 
 def step(name: str, algorithm, learner):
-    """One gradient step, compiled, and counted as the loop does."""
-    update = {"ddpg": ddpg.update, "td3": td3.update}[name]
-    compiled = jax.jit(update, static_argnums=(0, 1))
-    after, figures = compiled(algorithm.config, algorithm.networks, learner, BATCH, KEY)
+    """One gradient step, compiled, and counted as an update does."""
+    gradient_step = {"ddpg": DDPG.gradient_step, "td3": TD3.gradient_step}[name]
+    compiled = jax.jit(gradient_step, static_argnums=0)
+    after, figures = compiled(algorithm, learner, BATCH, KEY)
     return replace(after, num_updates=learner.num_updates + 1), figures
 
 
@@ -82,7 +83,7 @@ def test_td3s_target_is_smoothed_within_bounds_and_the_lower_of_two():
     """Algorithm 1: noise .2 clipped at .5, actions clipped at 1, all of it written out."""
     algorithm, learner = agent("td3", target_noise_std=2.0)
     nets, old = algorithm.networks, learner.target
-    target = td3.smoothed_target(algorithm.config, nets, old, BATCH, KEY)
+    target = algorithm.smoothed_target(old, BATCH, KEY)
     mean = np.asarray(nets.policy.apply(old["policy"], BATCH.next_obs))
     noise = np.clip(2.0 * np.asarray(jax.random.normal(KEY, (32, 2))), -0.5, 0.5)
     assert np.mean(np.abs(noise) == 0.5) > 0.5

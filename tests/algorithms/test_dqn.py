@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.algorithms.off_policy.family.dqn import DQNConfig, epsilon, update
 from small_worlds import Chain, chain_values, suite_of
 from toys import ChangingSampler, point_suite, train_sampler, trained
 
+from adaptax.algorithms.off_policy.dqn import DQN, DQNConfig, epsilon
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
@@ -25,9 +25,9 @@ CHAIN = {
     "max_grad_norm": 10.0,
     "num_initial_steps": 1000,
     "num_lanes": 4,
-    "num_steps": 40,
+    "num_steps": 100,
     "num_updates": 400,
-    "num_cycles": 10,
+    "num_cycles": 20,
     "final_epsilon": 1.0,
     "target_update_interval": 50,
     "batch_size": 64,
@@ -36,18 +36,18 @@ CHAIN = {
 
 @pytest.mark.parametrize("settings", [{}, {"double": True}])
 def test_the_chain_is_learned_exactly(settings):
-    """V4, from uniform data, 4,000 updates; Q of the greedy action in place of the taken: 1.0."""
+    """From uniform data, 4,000 updates; Q of the greedy action in place of the taken: 1.0."""
     suite = suite_of(Chain())
     algorithm = make_algorithm("dqn", suite.spec, **{**CHAIN, **settings})
     state, metrics = trained(algorithm, train_sampler(suite), 1)
-    q = algorithm.network.apply(state.learner.params["q"], jnp.eye(5)[:4])
+    q = algorithm.networks.apply(state.learner.params["q"], jnp.eye(5)[:4])
     assert metrics["num_updates"] == 4000
     assert np.max(np.abs(q - chain_values(0.9))) < 0.02
 
 
 @pytest.mark.parametrize("double", [False, True])
 def test_the_target_takes_the_best_action_of_whom_it_should(double):
-    """V3: Huber loss written out; `double` lets the network choose what its target judges."""
+    """Huber loss written out; `double` lets the network choose what its target values."""
     rng = np.random.default_rng(0)
     algorithm = make_algorithm("dqn", EnvSpec(3, Discrete(4), 10), double=double, hidden_sizes=(8,))
     first, other = (algorithm.init(named_key(i, "init")).learner for i in range(2))
@@ -56,10 +56,10 @@ def test_the_target_takes_the_best_action_of_whom_it_should(double):
     action = rng.integers(0, 4, 16).astype(np.int32)
     reward, terminated = rng.normal(size=16).astype(np.float32), rng.random(16) < 0.3
     batch = Transitions(obs, action, reward, next_obs, terminated, np.full(16, 0.9, np.float32))
-    step = jax.jit(update, static_argnums=(0, 1))
-    _, figures = step(algorithm.config, algorithm.network, learner, batch, jax.random.key(0))
+    step = jax.jit(DQN.gradient_step, static_argnums=0)
+    _, figures = step(algorithm, learner, batch, jax.random.key(0))
     q, online, lagging = (
-        np.asarray(algorithm.network.apply(p, o))
+        np.asarray(algorithm.networks.apply(p, o))
         for p, o in (
             (first.params["q"], obs),
             (first.params["q"], next_obs),
@@ -76,14 +76,14 @@ def test_the_target_takes_the_best_action_of_whom_it_should(double):
 
 
 def test_epsilon_falls_by_the_formula():
-    """V6: .05 + (eps_0 - .05) gamma^k."""
-    config = DQNConfig(init_epsilon=0.8, final_epsilon=0.05, epsilon_decay=0.5)
-    found = [epsilon(config, k) for k in range(4)]
-    np.testing.assert_allclose(found, [0.8, 0.425, 0.2375, 0.14375], rtol=1e-6)
+    """.05 + (eps_0 - .05) gamma^k, k whole iterations of two cycles."""
+    config = DQNConfig(init_epsilon=0.8, final_epsilon=0.05, epsilon_decay=0.5, num_cycles=2)
+    found = [epsilon(config, jnp.array(k)) for k in (0, 1, 2, 5, 6)]
+    np.testing.assert_allclose(found, [0.8, 0.8, 0.425, 0.2375, 0.14375], rtol=1e-6)
 
 
 def test_the_share_of_chance_in_the_data_is_epsilon():
-    """V6: within 3 standard errors, in the first iteration and in the fourth."""
+    """Within 3 standard errors, in the second iteration and in the fourth; the first is uniform."""
     suite = point_suite(ALGORITHMS["dqn"])
     algorithm = make_algorithm(
         "dqn",
@@ -99,19 +99,23 @@ def test_the_share_of_chance_in_the_data_is_epsilon():
         final_epsilon=0.1,
         epsilon_decay=0.5,
     )
-    seen = []
+    collected = []
 
     def note(rollout, actor):
-        if type(actor.actor).__name__ != "UniformActor":
-            seen.append((rollout, actor.actor))
+        collected.append((rollout, actor))
         return rollout
 
-    trained(algorithm, ChangingSampler(suite, note), 4)
-    for k in (0, 3):
-        rollout, actor = seen[k]
+    sampler, state = ChangingSampler(suite, note), algorithm.init(named_key(0, "init"))
+    logged = []
+    for _ in range(4):
+        state, metrics = algorithm.iteration(state, sampler)
+        logged.append(float(metrics["epsilon"]))
+    np.testing.assert_allclose(logged, [1.0, 0.45, 0.275, 0.1875], rtol=1e-6)
+    for k in (1, 3):
+        rollout, actor = collected[k]
         greedy = np.argmax(actor.network.apply(actor.params, rollout.obs), -1)
         others = np.mean(greedy != np.asarray(rollout.action))
-        expected = epsilon(algorithm.config, k) * 7 / 8
+        expected = logged[k] * 7 / 8
         error = np.sqrt(expected * (1 - expected) / greedy.size)
         assert others == pytest.approx(expected, abs=3 * error)
 
@@ -121,5 +125,5 @@ def test_evaluation_is_greedy():
     state = algorithm.init(named_key(0, "init"))
     obs = jax.random.normal(jax.random.key(1), (50, 4, 3))
     action, _, _ = algorithm.actor(state).act({}, obs, jax.random.key(0))
-    greedy = jnp.argmax(algorithm.network.apply(state.learner.params["q"], obs), -1)
+    greedy = jnp.argmax(algorithm.networks.apply(state.learner.params["q"], obs), -1)
     np.testing.assert_array_equal(action, greedy)

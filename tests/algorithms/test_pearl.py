@@ -13,13 +13,18 @@ import pytest
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.meta import pearl
+from adaptax.algorithms.base import updated
+from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
+from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
-from adaptax.sampling.latent import context_tokens
+from adaptax.learning.context import context_tokens
+from adaptax.learning.replay import read
+from adaptax.networks.critics import ensemble
+from adaptax.networks.encoders import ContextEncoder, LatentPolicy, LatentValue
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec(3, Continuous(2), 10)
@@ -31,7 +36,7 @@ TINY = {
     "policy_std_reg_coeff": 0.0,
 }
 M, B, C = 4, 8, 5
-step = pearl.update
+step = PEARL.gradient_step
 """Not compiled: every test has settings of its own, and they share its single operations."""
 both_critics = pytest.mark.parametrize("critic", ["twin_target", "value"])
 
@@ -55,46 +60,50 @@ BATCH, CONTEXT = steps_of(B, 0), steps_of(C, 1)
 @functools.cache
 def agent(**settings):
     algorithm = make_algorithm("pearl", SPEC, **{**TINY, **settings})
-    return algorithm.networks, algorithm.init(named_key(0, "init")).learner
+    return algorithm, algorithm.init(named_key(0, "init")).learner
 
 
 def one_step(batch=BATCH, learner=None, **settings):
-    networks, fresh = agent(**settings)
-    return step(networks, fresh if learner is None else learner, batch, CONTEXT, KEY)
+    algorithm, fresh = agent(**settings)
+    return step(algorithm, fresh if learner is None else learner, batch, CONTEXT, KEY)
 
 
-def drawn(networks, learner):
+def drawn(algorithm, learner):
     """The keys of a step and its z [M, 1, L]."""
     z_key, next_key, action_key = jax.random.split(KEY, 3)
-    tokens = context_tokens(CONTEXT, next_obs=networks.config.next_obs_in_context)
-    belief = networks.encoder.apply(learner.params["encoder"], tokens, jnp.ones((M, C), bool))
+    tokens = context_tokens(CONTEXT, next_obs=algorithm.config.next_obs_in_context)
+    belief = algorithm.networks.encoder.apply(
+        learner.params["encoder"], tokens, jnp.ones((M, C), bool)
+    )
     return next_key, action_key, belief.sample(z_key)[:, None], belief
 
 
-def target_of(networks, learner, batch, i: int, j: int, next_value) -> float:
+def target_of(algorithm, batch, i: int, j: int, next_value) -> float:
     """y for transition j of task i, from the definition."""
-    y = networks.config.reward_scale * float(batch.reward[i, j])
+    y = algorithm.config.reward_scale * float(batch.reward[i, j])
     return y if batch.terminated[i, j] else y + 0.9 * float(next_value[i, j])
 
 
 @pytest.mark.slow
 @both_critics
 def test_the_critics_loss_is_that_of_the_paper(critic):
-    """E4: targets written out for each transition; both critics' means are summed, not halved."""
-    networks, learner = agent(critic=critic)
+    """Targets written out for each transition; both critics' means are summed, not halved."""
+    algorithm, learner = agent(critic=critic)
     _, figures = one_step(critic=critic)
-    next_key, _, z, belief = drawn(networks, learner)
+    next_key, _, z, belief = drawn(algorithm, learner)
     if critic == "value":
-        next_value = networks.value.apply(learner.target, BATCH.next_obs, z)
+        next_value = algorithm.networks.value.apply(learner.target, BATCH.next_obs, z)
     else:
-        policy = networks.policy.apply(learner.params["policy"], BATCH.next_obs, z)
+        policy = algorithm.networks.policy.apply(learner.params["policy"], BATCH.next_obs, z)
         action, log_prob = policy.sample_and_log_prob(next_key)
-        q_next = networks.critics.apply(learner.target, BATCH.next_obs, action, z)
+        q_next = algorithm.networks.critics.apply(learner.target, BATCH.next_obs, action, z)
         next_value = np.minimum(*np.asarray(q_next)) - np.asarray(log_prob)  # alpha is 1
-    q = np.asarray(networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z))
+    q = np.asarray(
+        algorithm.networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z)
+    )
     loss = 0.0
     for i, j in np.ndindex(M, B):
-        y = target_of(networks, learner, BATCH, i, j, next_value)
+        y = target_of(algorithm, BATCH, i, j, next_value)
         loss += ((q[0, i, j] - y) ** 2 + (q[1, i, j] - y) ** 2) / (M * B)
     assert figures["critic_loss"] == pytest.approx(loss, rel=1e-4)
     kl = 0.5 * (belief.variance + belief.mean**2 - 1 - np.log(belief.variance))
@@ -103,19 +112,21 @@ def test_the_critics_loss_is_that_of_the_paper(critic):
 
 @both_critics
 def test_only_rewards_count_where_all_is_terminal(critic):
-    """E4: y = scale * r with either critic."""
+    """Y = scale * r with either critic."""
     batch = steps_of(B, 2, terminal=True)
-    networks, learner = agent(critic=critic)
+    algorithm, learner = agent(critic=critic)
     _, figures = one_step(batch, critic=critic)
-    z = drawn(networks, learner)[2]
-    q = np.asarray(networks.critics.apply(learner.params["critics"], batch.obs, batch.action, z))
+    z = drawn(algorithm, learner)[2]
+    q = np.asarray(
+        algorithm.networks.critics.apply(learner.params["critics"], batch.obs, batch.action, z)
+    )
     expected = np.square(q - 2.0 * batch.reward).mean((1, 2)).sum()
     assert figures["critic_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_target_with_a_value_function_is_the_golden_one():
-    """E4: r = 2, scale 5, discount .9, V = 3, Q = 0: y = 12.7, or 10 at a terminal step."""
-    networks, learner = agent(critic="value", reward_scale=5.0)
+    """R = 2, scale 5, discount .9, V = 3, Q = 0: y = 12.7, or 10 at a terminal step."""
+    algorithm, learner = agent(critic="value", reward_scale=5.0)
     zeros = jax.tree.map(jnp.zeros_like, learner)
     target = jax.tree.map(jnp.zeros_like, learner.target)
     target["params"]["JointMLP_0"]["Dense_0"]["bias"] = jnp.full(1, 3.0)
@@ -124,29 +135,29 @@ def test_the_target_with_a_value_function_is_the_golden_one():
     for terminal, y in ((False, 12.7), (True, 10.0)):
         batch = steps_of(B, 3, terminal=terminal)
         batch = replace(batch, reward=np.full((M, B), 2.0, np.float32))
-        _, figures = step(networks, learner, batch, CONTEXT, KEY)
+        _, figures = step(algorithm, learner, batch, CONTEXT, KEY)
         assert figures["critic_loss"] == pytest.approx(2 * y**2, rel=1e-5)
 
 
 @both_critics
 def test_policy_and_value_learn_from_the_critics_after_their_step(critic):
     regular = {"policy_mean_reg_coeff": 0.5, "policy_pre_activation_coeff": 0.25}
-    networks, learner = agent(critic=critic, **regular)
+    algorithm, learner = agent(critic=critic, **regular)
     after, figures = one_step(critic=critic, **regular)
-    _, action_key, z, _ = drawn(networks, learner)
-    policy = networks.policy.apply(learner.params["policy"], BATCH.obs, z)
+    _, action_key, z, _ = drawn(algorithm, learner)
+    policy = algorithm.networks.policy.apply(learner.params["policy"], BATCH.obs, z)
     u = policy.unbounded.sample(action_key)
     log_prob = np.asarray(policy.log_prob_of_unbounded(u))
-    q = networks.critics.apply(after.params["critics"], BATCH.obs, jnp.tanh(u), z).min(0)
+    q = algorithm.networks.critics.apply(after.params["critics"], BATCH.obs, jnp.tanh(u), z).min(0)
     q = np.asarray(q)
     assert figures["policy_loss"] == pytest.approx(float((log_prob - q).mean()), rel=1e-4)
     if critic == "value":
-        value = networks.value.apply(learner.params["value"], BATCH.obs, z)
+        value = algorithm.networks.value.apply(learner.params["value"], BATCH.obs, z)
         expected = np.square(np.asarray(value) - (q - log_prob)).mean()
         assert figures["value_loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
-def moved(before, after) -> bool:
+def changed(before, after) -> bool:
     return fingerprint(before) != fingerprint(after)
 
 
@@ -161,44 +172,43 @@ def silent_to_z(learner, name: str, inputs: int):
 @pytest.mark.parametrize("kl_coeff", [0.0, 0.1])
 @both_critics
 def test_the_encoder_learns_from_critics_and_kl_only(critic, kl_coeff):
-    """E2: where the critics are silent about z, policy and value teach it nothing."""
+    """Where the critics are silent about z, policy and value teach it nothing."""
     settings = {"critic": critic, "kl_coeff": kl_coeff}
     _, learner = agent(**settings)
     deaf = silent_to_z(learner, "critics", 5)
     after, _ = one_step(learner=deaf, **settings)
-    assert moved(deaf.params["encoder"], after.params["encoder"]) == (kl_coeff > 0)
+    assert changed(deaf.params["encoder"], after.params["encoder"]) == (kl_coeff > 0)
     taught, _ = one_step(**settings)
-    assert moved(learner.params["encoder"], taught.params["encoder"])
+    assert changed(learner.params["encoder"], taught.params["encoder"])
 
 
 @both_critics
 def test_a_policys_step_leaves_all_else_unchanged(critic):
-    """E2."""
     one, _ = one_step(critic=critic)
     other, _ = one_step(critic=critic, policy_lr=0.5, policy_mean_reg_coeff=3.0)
-    assert moved(one.params["policy"], other.params["policy"])
-    for name in set(one.params) - {"policy", "log_alpha"}:
-        assert not moved(one.params[name], other.params[name]), name
-    assert not moved(one.target, other.target)
+    assert changed(one.params["policy"], other.params["policy"])
+    for name in set(one.params) - {"policy", "log_temperature"}:
+        assert not changed(one.params[name], other.params[name]), name
+    assert not changed(one.target, other.target)
 
 
-def loss_in_64(networks, learner, encoder):
+def loss_in_64(algorithm, learner, encoder):
     """Critics' loss and KL of an encoder, targets held, in float64."""
-    z = drawn(networks, learner)[2]
+    z = drawn(algorithm, learner)[2]
     tokens = context_tokens(CONTEXT, next_obs=False)
-    belief = networks.encoder.apply(encoder, tokens, jnp.ones((M, C), bool))
+    belief = algorithm.networks.encoder.apply(encoder, tokens, jnp.ones((M, C), bool))
     z_live = belief.sample(jax.random.split(KEY, 3)[0])[:, None]
-    next_value = networks.value.apply(learner.target, BATCH.next_obs, z)
+    next_value = algorithm.networks.value.apply(learner.target, BATCH.next_obs, z)
     y = 2.0 * BATCH.reward + 0.9 * jnp.where(BATCH.terminated, 0.0, next_value)
-    q = networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z_live)
+    q = algorithm.networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z_live)
     return jnp.square(q - y).mean((1, 2)).sum() + 0.1 * belief.kl_from_prior().sum()
 
 
 @pytest.mark.slow
 def test_the_encoders_gradient_is_that_of_finite_differences():
-    """E2: through z, of the critics' loss and the KL, in float64."""
+    """Through z, of the critics' loss and the KL, in float64."""
     with jax.enable_x64(True):
-        networks, learner = agent(critic="value")
+        algorithm, learner = agent(critic="value")
         learner = jax.tree.map(
             lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, learner
         )
@@ -210,11 +220,11 @@ def test_the_encoders_gradient_is_that_of_finite_differences():
         @jax.jit
         def along(h):
             nudged = jax.tree.map(lambda x, d: x + h * d, encoder, direction)
-            return loss_in_64(networks, learner, nudged)
+            return loss_in_64(algorithm, learner, nudged)
 
         slope = (along(1e-5) - along(-1e-5)) / 2e-5
-        compiled = jax.jit(pearl.update, static_argnums=0)
-        after, _ = compiled(networks, learner, BATCH, CONTEXT, KEY)
+        compiled = jax.jit(PEARL.gradient_step, static_argnums=0)
+        after, _ = compiled(algorithm, learner, BATCH, CONTEXT, KEY)
         # Adam's first moment after a step from zero is a tenth of the gradient.
         moments = jax.tree.leaves(after.opt_state["encoder"][0].mu)
         found = sum(
@@ -228,7 +238,7 @@ def test_regularisers_carry_a_gradient():
     for name in ("mean_reg_coeff", "std_reg_coeff", "pre_activation_coeff"):
         plain, _ = one_step()
         pulled, _ = one_step(**{f"policy_{name}": 10.0})
-        assert moved(plain.params["policy"], pulled.params["policy"]), name
+        assert changed(plain.params["policy"], pulled.params["policy"]), name
 
 
 def test_the_mean_is_regularised_before_tanh():
@@ -246,19 +256,18 @@ def test_the_mean_is_regularised_before_tanh():
 
 
 def test_twins_differ_at_the_start_and_after_training():
-    """E3."""
-    networks, learner = agent()
+    algorithm, learner = agent()
     for _ in range(5):
         kernel = learner.params["critics"]["params"]["JointMLP_0"]["Dense_0"]["kernel"]
         assert jnp.abs(kernel[0] - kernel[1]).max() > 0.1
-        learner, _ = step(networks, learner, BATCH, CONTEXT, KEY)
+        learner, _ = step(algorithm, learner, BATCH, CONTEXT, KEY)
 
 
 @both_critics
 def test_targets_start_equal_and_follow_by_tau(critic):
     _, learner = agent(critic=critic)
     name = "value" if critic == "value" else "critics"
-    assert not moved(learner.params[name], learner.target)
+    assert not changed(learner.params[name], learner.target)
     after, _ = one_step(critic=critic)
     expected = jax.tree.map(
         lambda old, new: 0.95 * old + 0.05 * new, learner.target, after.params[name]
@@ -271,11 +280,11 @@ def test_the_temperature_is_learned_by_twin_targets_only():
     _, learner = agent()
     after, figures = one_step()
     assert figures["temperature"] == 1.0
-    assert after.params["log_alpha"] != learner.params["log_alpha"]
+    assert after.params["log_temperature"] != learner.params["log_temperature"]
     fixed, figures = one_step(learn_temperature=False, init_temperature=0.3)
-    assert jnp.exp(fixed.params["log_alpha"]) == pytest.approx(0.3)
+    assert jnp.exp(fixed.params["log_temperature"]) == pytest.approx(0.3)
     assert "temperature" not in figures
-    assert "log_alpha" not in agent(critic="value")[1].params
+    assert "log_temperature" not in agent(critic="value")[1].params
 
 
 def test_kl_is_summed_over_tasks_or_averaged():
@@ -287,9 +296,9 @@ def test_kl_is_summed_over_tasks_or_averaged():
 @pytest.mark.parametrize("bottleneck", [True, False])
 @pytest.mark.parametrize("next_obs", [True, False])
 def test_networks_have_the_sizes_of_their_inputs_and_train(next_obs, bottleneck):
-    """E5: a token has O + A + 1 numbers, + O with what followed; the encoder gives 2 L or L."""
+    """A token has O + A + 1 numbers, + O with what followed; the encoder gives 2 L or L."""
     settings = {"next_obs_in_context": next_obs, "information_bottleneck": bottleneck}
-    networks, learner = agent(critic="value", **settings)
+    algorithm, learner = agent(critic="value", **settings)
 
     def sizes(name):
         axes = 3 if name == "critics" else 2
@@ -297,22 +306,22 @@ def test_networks_have_the_sizes_of_their_inputs_and_train(next_obs, bottleneck)
         shapes = [x.shape[-2:] for x in leaves if x.ndim == axes]
         return {shape[0] for shape in shapes}, {shape[1] for shape in shapes}
 
-    assert networks.token_size == 3 + 2 + 1 + 3 * next_obs
-    assert sizes("encoder") == ({networks.token_size, 16}, {16, 2 * 2 if bottleneck else 2})
+    assert algorithm.token_size == 3 + 2 + 1 + 3 * next_obs
+    assert sizes("encoder") == ({algorithm.token_size, 16}, {16, 2 * 2 if bottleneck else 2})
     assert sizes("policy") == ({3 + 2, 16}, {16, 2 * 2})
     assert sizes("critics") == ({3 + 2 + 2, 16}, {16, 1})
     assert sizes("value") == ({3 + 2, 16}, {16, 1})
     start = learner
     for _ in range(5):
-        learner, figures = step(networks, learner, BATCH, CONTEXT, KEY)
+        learner, figures = step(algorithm, learner, BATCH, CONTEXT, KEY)
     assert all(np.isfinite(value) for value in figures.values())
-    assert all(moved(start.params[name], learner.params[name]) for name in start.params)
+    assert all(changed(start.params[name], learner.params[name]) for name in start.params)
     assert (figures["kl"] > 0) == bottleneck
 
 
 def test_the_state_holds_every_network_by_name():
-    """E6: encoder, policy, both critics as one, value or temperature, and what lags behind."""
-    assert set(agent()[1].params) == {"encoder", "policy", "critics", "log_alpha"}
+    """Encoder, policy, both critics as one, value or temperature, and what lags behind."""
+    assert set(agent()[1].params) == {"encoder", "policy", "critics", "log_temperature"}
     assert set(agent(critic="value")[1].params) == {"encoder", "policy", "critics", "value"}
     leaf = jax.tree.leaves(agent()[1].params["critics"])[0]
     assert leaf.shape[0] == 2
@@ -322,30 +331,25 @@ def test_the_state_holds_every_network_by_name():
 
 
 def recorded(suite, **settings):
-    """What was collected in two iterations without learning, the state after, and the blocks.
-
-    A block is the shape of the contexts of its gradient steps.
-    """
-    seen, blocks = [], []
+    """What was collected in three iterations without gradient steps, and the state after."""
+    played = []
 
     def record(rollout, actor):
-        seen.append(SimpleNamespace(rollout=rollout, actor=actor))
+        played.append(SimpleNamespace(rollout=rollout, actor=actor))
         return rollout
 
-    def no_steps(networks, learner, batches, contexts):
-        blocks.append(contexts.reward.shape)
-        return learner, {"critic_loss": 0.0, "policy_loss": 0.0}
-
     algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **settings})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pearl, "gradient_steps", no_steps)
-        state, _ = trained(algorithm, ChangingSampler(suite, record), 2)
-    return seen, state, blocks
+    sampler, state = ChangingSampler(suite, record), algorithm.init(named_key(0, "init"))
+    for i in range(3):
+        data = algorithm.collect(state, sampler)
+        assert data.learn == (i > 0)
+        state, _ = updated(algorithm, state, replace(data, learn=False))
+    return played, state
 
 
 SCHEDULE = {
     "num_train_tasks": 6,
-    "num_tasks_sample": 2,
+    "meta_batch_size": 2,
     "num_initial_steps": 60,
     "num_prior_steps": 40,
     "num_posterior_steps": 30,
@@ -360,15 +364,15 @@ def scheduled():
 
 
 def test_the_schedule_is_prior_posterior_extra_in_whole_episodes():
-    seen, _, _ = scheduled()
+    seen, _ = scheduled()
     shapes = [entry.rollout.valid.shape for entry in seen]
     initial, visit = [(2, 3, 20)] * 3, [(2, 2, 20), *[(2, 1, 20)] * 5]
     assert shapes == [*initial, *visit, *visit]
 
 
 def test_an_inferred_phase_starts_from_the_prior():
-    """Conformance 6.4: its first episodes are on the prior's z, later ones on each task's own."""
-    seen, _, _ = scheduled()
+    """Its first episodes are on the prior's z, later ones on each task's own."""
+    seen, _ = scheduled()
     inferred = [entry.actor.belief.mean.ndim > 1 for entry in seen]
     visit = [False, False, True, False, True, True]
     assert inferred == [False] * 3 + visit + visit
@@ -376,29 +380,27 @@ def test_an_inferred_phase_starts_from_the_prior():
 
 
 def test_extra_steps_go_to_the_replay_only_and_a_visit_starts_context_anew():
-    """E9."""
-    seen, state, _ = scheduled()
-    per_task = state.replay.sizes
-    context = state.context.sizes
+    seen, state = scheduled()
+    per_task, context = (np.asarray(r.sizes) for r in (state.replay, state.context))
     visits = (per_task - 60) // 140  # 40 + 40 + 60 of whole episodes
     assert sorted(set(per_task)) == sorted({60 + 140 * v for v in set(visits)})
     assert visits.sum() == 4
     np.testing.assert_array_equal(context, np.where(visits > 0, 40 + 40, 60))
     extra = np.concatenate([np.asarray(e.rollout.obs)[:, 0] for e in seen[-3:]], axis=1)
-    held = state.context.read(*np.indices((6, 60))).obs.reshape(-1, 2)
+    held = np.asarray(read(state.context, *np.indices((6, 60))).obs).reshape(-1, 2)
     moving = extra.reshape(-1, 2)[np.abs(extra.reshape(-1, 2)).sum(-1) > 0]
     assert not any((held == row).all(-1).any() for row in moving)
 
 
 def test_a_ring_holds_the_steps_of_its_own_task():
-    """E9: rewards are minus the distance to the task's goal."""
+    """Rewards are minus the distance to the task's goal."""
     suite = point_suite()
     sampler = train_sampler(suite)
     goals = np.array([task.params["goal"] for task in sampler.fixed_tasks(6)])
-    _, state, _ = scheduled()
+    _, state = scheduled()
     for ring in range(6):
         rows = np.arange(state.replay.sizes[ring])
-        held = state.replay.read(np.full_like(rows, ring), rows)
+        held = read(state.replay, np.full_like(rows, ring), rows)
         distance = np.linalg.norm(held.next_obs - goals[ring], axis=-1)
         np.testing.assert_allclose(held.reward, -distance, atol=1e-5)
 
@@ -406,7 +408,7 @@ def test_a_ring_holds_the_steps_of_its_own_task():
 @pytest.mark.slow
 def test_where_episodes_fall_short_more_are_played():
     suite = cliff_suite()
-    seen, state, _ = recorded(suite, **SCHEDULE)
+    seen, state = recorded(suite, **SCHEDULE)
     num = [int(e.rollout.valid.sum((1, 2)).min()) for e in seen]
     assert state.replay.sizes.min() >= 60
     assert len(num) > 3 + 12
@@ -416,9 +418,9 @@ def test_where_episodes_fall_short_more_are_played():
 
 
 def test_without_context_steps_the_first_context_stays():
-    """Conformance 6.4: the originals crash on an empty encoder buffer."""
+    """The originals crash on an empty encoder buffer."""
     settings = {**SCHEDULE, "num_prior_steps": 0, "num_posterior_steps": 0}
-    _, state, _ = recorded(point_suite(), **settings)
+    _, state = recorded(point_suite(), **settings)
     np.testing.assert_array_equal(state.context.sizes, 60)
     assert state.replay.sizes.max() > 60
 
@@ -433,22 +435,55 @@ def test_the_tasks_trained_on_stay_the_same_and_take_no_counter():
 
 def test_parts_of_a_context_have_a_gradient_step_each():
     settings = {"num_updates": 3, "context_size": 16, "context_minibatch_size": 4}
-    _, _, blocks = recorded(point_suite(), **SCHEDULE, **settings)
-    assert blocks == [(3 * 4, M, 4)] * 2
+    suite = point_suite()
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **SCHEDULE, **settings})
+    state, metrics = trained(algorithm, train_sampler(suite), 2)
+    assert metrics["num_updates"] == state.learner.num_updates == 3 * 4
 
 
-@pytest.mark.parametrize(("limit", "size"), [(2**28, 20), (70_000, 5), (1, 1)])
-def test_minibatches_are_gathered_in_equal_blocks_that_fit(monkeypatch, limit, size):
-    monkeypatch.setattr(pearl, "BLOCK_BYTES", limit)
-    algorithm = make_algorithm("pearl", SPEC, **TINY)
-    assert algorithm._block_size(20) == size
+def test_the_first_iteration_fills_the_rings_of_all_tasks_and_learns_nothing():
+    suite = point_suite()
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **SCHEDULE})
+    before = algorithm.init(named_key(0, "init"))
+    state, metrics = trained(algorithm, train_sampler(suite), 1)
+    assert not changed(before.learner, state.learner)
+    assert set(metrics) == {"replay_size", "num_updates"}
+    np.testing.assert_array_equal(state.replay.sizes, 60)
+    np.testing.assert_array_equal(state.context.sizes, 60)
+
+
+def test_a_saved_state_goes_on_bit_for_bit():
+    suite = point_suite()
+    algorithm, sampler = make_algorithm("pearl", suite.spec, **TINY), train_sampler(suite)
+    state, _ = trained(algorithm, sampler, 2)
+    saved = {k: np.array(x) for k, x in flatten(state).items()}
+    place = sampler.save()
+    state, _ = algorithm.iteration(state, sampler)
+    sampler.restore(place)
+    template = algorithm.init(named_key(0, "init"))
+    other, _ = algorithm.iteration(unflatten(template, saved), sampler)
+    assert fingerprint(other) == fingerprint(state)
+
+
+def test_networks_of_ones_own_are_used():
+    own = Networks(
+        ContextEncoder((4,), 2, True), LatentPolicy((4,), 2), ensemble(LatentValue, 3)((4,))
+    )
+    config = PEARLConfig(**TINY)
+    algorithm = PEARL(config, SPEC, own)
+    learner = algorithm.init(KEY).learner
+    assert jax.tree.leaves(learner.params["critics"])[0].shape[0] == 3
+    after, _ = step(algorithm, learner, BATCH, CONTEXT, KEY)
+    assert changed(learner.params["critics"], after.params["critics"])
+    with pytest.raises(ConfigError, match="critic 'value' needs networks with a value"):
+        PEARL(replace(config, critic="value"), SPEC, own)
 
 
 # Adaptation.
 
 
 def test_adapting_infers_from_all_steps_of_a_lane():
-    """E8, B4: over two rollouts, lane by lane, as from one batch of all its transitions."""
+    """Over two rollouts, lane by lane, as from one batch of all its transitions."""
     suite = cliff_suite()
     algorithm = make_algorithm("pearl", suite.spec, **TINY)
     state = algorithm.init(named_key(0, "init"))
@@ -472,7 +507,6 @@ def test_adapting_infers_from_all_steps_of_a_lane():
 
 
 def test_before_it_has_seen_anything_an_actor_believes_the_prior():
-    """B3."""
     algorithm = make_algorithm("pearl", SPEC, **TINY)
     belief = algorithm.actor(algorithm.init(KEY)).belief
     np.testing.assert_array_equal(belief.mean, 0.0)
@@ -487,7 +521,7 @@ def test_before_it_has_seen_anything_an_actor_believes_the_prior():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"num_tasks_sample": 200}, "num_tasks_sample 200 must not exceed num_train_tasks 100"),
+        ({"meta_batch_size": 200}, "meta_batch_size 200 must not exceed num_train_tasks 100"),
         ({"context_minibatch_size": 30}, "must be a multiple of context_minibatch_size 30"),
         ({"kl_coeff": -0.1}, "kl_coeff must not be negative, not -0.1"),
         ({"num_prior_steps": -1}, "num_prior_steps must not be negative, not -1"),

@@ -20,7 +20,7 @@ from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 
 @dataclass(frozen=True)
 class Line:
-    """A point on a line that seeks a goal it is not told (E10)."""
+    """A point on a line that seeks a goal it is not told."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -40,14 +40,14 @@ def line_suite() -> Suite:
     return compiled_suite("line", Line(), train, test)
 
 
-E10 = {
+LINE = {
     "num_train_tasks": 4,
-    "num_tasks_sample": 4,
+    "meta_batch_size": 4,
     "num_initial_steps": 100,
     "num_prior_steps": 20,
     "num_extra_posterior_steps": 20,
     "num_updates": 50,
-    "meta_batch_size": 4,
+    "num_update_tasks": 4,
     "batch_size": 64,
     "context_size": 20,
     "buffer_size": 10_000,
@@ -67,8 +67,8 @@ E10 = {
 def returns_on_a_line(critic: str, seed: int) -> np.ndarray:
     """Means over lanes of six held-out goals [3], after 0, 1 and 2 episodes."""
     suite = line_suite()
-    algorithm = make_algorithm("pearl", suite.spec, critic=critic, **E10)
-    state, _ = trained(algorithm, train_sampler(suite, seed), 40, seed)
+    algorithm = make_algorithm("pearl", suite.spec, critic=critic, **LINE)
+    state, _ = trained(algorithm, train_sampler(suite, seed), 41, seed)
     protocol = EvaluatorConfig(num_lanes=8, num_episodes=3, deterministic=True)
     return Evaluator(protocol, suite, seed=0).evaluate(algorithm, state).returns.mean(0)
 
@@ -76,20 +76,19 @@ def returns_on_a_line(critic: str, seed: int) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("critic", ["twin_target", "value"])
 def test_it_adapts_on_a_line_in_two_of_three_seeds(critic):
-    """E10."""
     found = [returns_on_a_line(critic, seed) for seed in range(3)]
     assert sum(r[2] >= -6.0 and r[2] - r[0] >= 2.5 for r in found) >= 2, found
 
 
 SPARSE = {
     "num_train_tasks": 100,
-    "num_tasks_sample": 10,
+    "meta_batch_size": 10,
     "num_initial_steps": 200,
     "num_prior_steps": 40,
     "num_posterior_steps": 20,
     "num_extra_posterior_steps": 60,
     "num_updates": 200,
-    "meta_batch_size": 8,
+    "num_update_tasks": 8,
     "batch_size": 64,
     "context_size": 40,
     "buffer_size": 5000,
@@ -111,7 +110,7 @@ def test_two_episodes_of_exploration_help_where_rewards_are_sparse():
     """Intervals over held-out goals; three seeds: 0.4 to 0.5 at first and 1.7 to 2.5 at third."""
     suite = make_suite("point-goal-sparse", num_test_tasks=200)
     algorithm = make_algorithm("pearl", suite.spec, **SPARSE)
-    state, _ = trained(algorithm, train_sampler(suite), 200)
+    state, _ = trained(algorithm, train_sampler(suite), 201)
     protocol = EvaluatorConfig(num_tasks=200, num_lanes=8, num_episodes=3)
     row = Evaluator(protocol, suite, seed=0).evaluate(algorithm, state).row()
     before, _, after = (episode["return_ci"] for episode in row["episodes"])

@@ -50,7 +50,6 @@ def test_values_and_policies_are_of_observation_and_z():
 
 @pytest.mark.parametrize("bottleneck", [True, False])
 def test_the_order_of_context_is_no_matter(bottleneck):
-    """E1."""
     encoder, order = ContextEncoder((8,), 2, bottleneck), np.random.default_rng(0).permutation(6)
     params = encoder.init(KEY, TOKENS, ALL)
     one, other = (encoder.apply(params, x, ALL) for x in (TOKENS, TOKENS[:, order]))

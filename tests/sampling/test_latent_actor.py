@@ -10,7 +10,7 @@ from toys import cliff_suite, train_sampler
 
 from adaptax.core.experience import Rollout, Step
 from adaptax.functional.belief import Belief, prior
-from adaptax.learning.context import context_tokens, in_a_row
+from adaptax.learning.context import context_tokens, in_a_row, joined
 from adaptax.networks.encoders import LatentPolicy
 from adaptax.sampling.latent import LatentActor
 
@@ -123,3 +123,16 @@ def test_in_a_row_keeps_every_step_of_every_task_in_order():
         whole, rows = np.asarray(getattr(rollout, name)), getattr(row, name)
         for i in range(2):
             np.testing.assert_array_equal(rows[i, 0], np.concatenate(whole[i]))
+
+
+def test_rollouts_are_joined_in_order_and_padded_to_few_lengths():
+    rollout = episodes()
+    length = rollout.valid.shape[-1]
+    steps = joined([rollout] * 3, length)
+    assert steps.valid.shape == (2, 1, 16 * length)  # of 9 in all
+    row = in_a_row(rollout)
+    for i in range(3):
+        part = slice(3 * length * i, 3 * length * (i + 1))
+        np.testing.assert_array_equal(steps.obs[:, :, part], row.obs)
+        np.testing.assert_array_equal(steps.valid[:, :, part], row.valid)
+    assert not steps.valid[:, :, 9 * length :].any()
