@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.algorithms.off_policy.family.sac import networks_of, update
 from jax.flatten_util import ravel_pytree
 from small_worlds import Bandit, suite_of
 from toys import EVALUATION, small_agent, train_sampler, trained
 
+from adaptax.algorithms.off_policy.sac import SAC
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
@@ -41,14 +41,14 @@ def agent(action_space, **settings):
     return algorithm, algorithm.init(named_key(0, "init")).learner
 
 
-step = jax.jit(update, static_argnums=(0, 1))
+step = jax.jit(SAC.gradient_step, static_argnums=0)
 
 
 def test_the_target_is_that_of_the_paper():
     """Equation 5 written out for each transition of a batch; continuous actions."""
     algorithm, learner = agent(Continuous(2))
     nets, batch = algorithm.networks, batch_of(Continuous(2))
-    _, figures = step(algorithm.config, nets, learner, batch, KEY)
+    _, figures = step(algorithm, learner, batch, KEY)
     target_key, _ = jax.random.split(KEY)
     params, alpha = learner.params, 0.2
     action, log_prob = nets.policy.apply(params["policy"], batch.next_obs).sample_and_log_prob(
@@ -67,9 +67,9 @@ def test_the_target_is_that_of_the_paper():
 
 @pytest.mark.parametrize("space", [Continuous(2), Discrete(3)])
 def test_every_policy_parameter_is_moved(space):
-    """V9: the head of the standard deviation too."""
+    """The head of the standard deviation too."""
     algorithm, learner = agent(space)
-    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(space), KEY)
+    after, _ = step(algorithm, learner, batch_of(space), KEY)
     for old, new in zip(
         jax.tree.leaves(learner.params["policy"]),
         jax.tree.leaves(after.params["policy"]),
@@ -92,7 +92,7 @@ def test_the_policys_gradient_is_that_of_finite_differences(space):
             lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, fresh
         )
         nets, batch = algorithm.networks, batch_of(space)
-        after, _ = step(algorithm.config, nets, learner, batch, KEY)
+        after, _ = step(algorithm, learner, batch, KEY)
         gradient = ravel_pytree(after.opt_state["policy"][0].mu)[0] / 0.1
         flat, restore = ravel_pytree(learner.params["policy"])
         critics, policy_key = after.params["critics"], jax.random.split(KEY)[1]
@@ -116,24 +116,21 @@ def test_the_policys_gradient_is_that_of_finite_differences(space):
 
 @pytest.mark.parametrize(("target_entropy", "rises"), [(50.0, True), (-50.0, False)])
 def test_the_temperature_follows_the_entropy(target_entropy, rises):
-    """V10."""
     algorithm, learner = agent(Continuous(2), target_entropy=target_entropy)
-    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY)
-    assert (after.params["log_alpha"] > learner.params["log_alpha"]) == rises
+    after, _ = step(algorithm, learner, batch_of(Continuous(2)), KEY)
+    assert (after.params["log_temperature"] > learner.params["log_temperature"]) == rises
 
 
 def test_a_fixed_temperature_stays():
     algorithm, learner = agent(Continuous(2), learn_temperature=False)
-    after, figures = step(
-        algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY
-    )
-    assert after.params["log_alpha"] == learner.params["log_alpha"]
+    after, figures = step(algorithm, learner, batch_of(Continuous(2)), KEY)
+    assert after.params["log_temperature"] == learner.params["log_temperature"]
     assert "entropy" in figures
 
 
 def test_both_critics_differ_before_and_after():
     algorithm, learner = agent(Continuous(2))
-    after, _ = step(algorithm.config, algorithm.networks, learner, batch_of(Continuous(2)), KEY)
+    after, _ = step(algorithm, learner, batch_of(Continuous(2)), KEY)
     for state in (learner, after):
         for leaf in jax.tree.leaves(state.params["critics"]):
             if leaf.ndim > 2:
@@ -144,7 +141,7 @@ def test_both_critics_differ_before_and_after():
     ("space", "expected"), [(Continuous(6), -6.0), (Discrete(4), 0.5 * np.log(4.0))]
 )
 def test_target_entropy_follows_from_the_actions(space, expected):
-    assert networks_of((8,), space, None).target_entropy == pytest.approx(expected)
+    assert agent(space)[0].target_entropy == pytest.approx(expected)
 
 
 def test_several_choices_at_once_are_refused():
@@ -163,7 +160,7 @@ def test_a_deterministic_actor_acts_by_the_squashed_mean():
 
 @pytest.mark.slow
 def test_the_soft_bandit_is_learned_with_its_deviation():
-    """V8: pi* is about N(.3, .1^2) with alpha = .1; a deviation without gradient gives .5."""
+    """The best pi* is about N(.3, .1^2) with alpha = .1; a deviation without gradient gives .5."""
     suite = suite_of(Bandit())
     algorithm = make_algorithm(
         "sac",
