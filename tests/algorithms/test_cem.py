@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.algorithms.search.family.cem import CEM, CEMConfig, draw
-from adaptax.algorithms.search.family.cma_es import CMAES, CMAESConfig
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
 from adaptax.algorithms.base import updated
+from adaptax.algorithms.search.cem import CEM, CEMConfig, draw
+from adaptax.algorithms.search.cma_es import CMAES, CMAESConfig
 from adaptax.algorithms.search.family import evaluated, mean_actor
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.build import make_algorithm, make_suite

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.algorithms.search.family.cma_es import STOPS, CMAESConfig
 from cma.sigma_adaptation import CMAAdaptSigmaCSA
 from test_cem import generations_until_solved
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
 from adaptax.algorithms.search import cma_es
+from adaptax.algorithms.search.cma_es import STOPS, CMAESConfig
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.experiment.build import make_algorithm, make_suite

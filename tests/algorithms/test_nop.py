@@ -1,8 +1,8 @@
 import jax
 import pytest
-from adaptax.algorithms.search.family.nop import NOP, NOPConfig
 from toys import fingerprint, point_suite, train_sampler
 
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.build import make_algorithm
 from adaptax.networks.heads import MLPPolicy

@@ -1,59 +1,288 @@
-"""RL2's parts: entropy rules (R7), values after a trial, and TRPO through the recurrent network."""
+"""RL2's parts: whole updates over trials, entropy, values after a trial, networks of one's own."""
+
+from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from adaptax.algorithms.meta.trials import evaluate, trial_batch
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
 
-from adaptax.algorithms.meta import rl2_trpo
-from adaptax.algorithms.meta.rl2 import (
-    Lesson,
-    RL2Config,
-    entropy,
-    entropy_weight,
-    judge,
-    policy_advantage,
-    with_entropy_reward,
-)
+from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.meta import rl2
+from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.core.errors import ConfigError
-from adaptax.core.experience import select
+from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.trust_region import (
-    Divergence,
-    TrustRegion,
-    gauss_newton_product,
-    hessian_product,
-    trust_region_step,
-)
-from adaptax.sampling.actors import recurrent_input
+from adaptax.functional.trust_region import gauss_newton_product, hessian_product
+from adaptax.learning.estimator import network_values, policy_advantage
+from adaptax.learning.sequences import as_batch, trial_sequences
+from adaptax.networks.actor_critic import part_of, with_part
+from adaptax.networks.heads import ActionHead
+from adaptax.networks.normalizer import fresh_moments, normalized, updated_moments
 
 SMALL = {
     "meta_batch_size": 4,
     "num_episodes": 2,
     "num_epochs": 2,
     "num_minibatches": 1,
-    "embedding_size": 4,
-    "hidden_size": 4,
+    "hidden_sizes": (4,),
+    "memory": {"kind": "gru", "size": 4},
+}
+KEY = jax.random.key(0)
+both_algorithms = pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
+
+
+# ---- Whole updates against a slow loop ----
+
+TRIALS, HORIZON, SPEC = 4, 6, EnvSpec(2, Continuous(2), 6)
+MAX = {"entropy_method": "max", "normalize_advantage": "none", "stop_entropy_gradient": True}
+CASES = {
+    "plain": {},
+    "no bootstrap": {"bootstrap_trial_end": False},
+    "entropy in the objective": {"entropy_method": "regularized", "entropy_coeff": 0.2},
+    "entropy in rewards": {**MAX, "entropy_coeff": 0.5},
+    "moments of each trial": {"normalize_advantage": "sequence", "clip_value": True},
 }
 
 
-@pytest.fixture(scope="module")
-def agent():
-    """RL2-TRPO on episodes that end early, its first state, and a rollout of four trials."""
-    suite = cliff_suite()
-    algorithm = make_algorithm("rl2-trpo", suite.spec, **SMALL)
-    state, sampler = algorithm.init(jax.random.key(0)), train_sampler(suite)
-    rollout = sampler.episodes(algorithm.actor(state), sampler.sample_tasks(4), 1, 2)
-    assert len(set(np.asarray(rollout.valid).sum(-1).ravel())) > 1
-    return algorithm, state, rollout
+def in_float64(tree: Any) -> Any:
+    def cast(x: Any) -> Any:
+        return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, tree)
+
+
+def random_state(algorithm: Algorithm) -> Any:
+    """Parameters of some size, and moments of some experience."""
+    rng = np.random.default_rng(0)
+    fresh = algorithm.init(KEY)
+    params = jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape)), fresh.params)
+    inputs = jnp.asarray(1.0 + 2.0 * rng.normal(size=(1, 50, 6)))
+    moments = updated_moments(fresh_moments(6), inputs, jnp.ones((1, 50), bool))
+    state = replace(fresh, params=params, moments={"obs": moments})
+    return in_float64(state)
+
+
+def random_trials(algorithm: Algorithm, padding: float = 7.0) -> Rollout:
+    """Trials [4, 1, 6] of episodes that end in either way, the last one too; some are shorter."""
+    rng = np.random.default_rng(1)
+    shape = (TRIALS, 1, HORIZON)
+    lengths = np.array([6, 5, 3, 6])[:, None, None]
+    valid, last = np.arange(HORIZON) < lengths, np.arange(HORIZON) == lengths - 1
+    terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+    terminated[:2, 0, 1] = truncated[2:, 0, 1] = truncated[0, 0, 3] = True
+    terminated |= last & (np.arange(TRIALS) % 2 == 0)[:, None, None]
+    truncated |= last & ~terminated
+
+    def numbers(*more: int) -> np.ndarray:
+        x = rng.normal(size=(*shape, *more))
+        return np.where(valid.reshape(*shape, *(1,) * len(more)), x, padding)
+
+    steps = (numbers(2), numbers(2), numbers(), numbers(2), terminated, truncated, valid)
+    carry = algorithm.actor(algorithm.init(KEY)).begin(TRIALS, 1, KEY)
+    log_prob = -2.0 + 0.3 * numbers()
+    return Rollout(*steps, extras={"log_prob": log_prob}, initial_carry=carry)
+
+
+def slow_inputs(rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
+    """What the network sees of every step, and after it, [M, T, 6]: trial by trial."""
+    inputs, after = np.zeros((2, TRIALS, HORIZON, 6))
+    for i in range(TRIALS):
+        last = np.zeros(4)
+        for t in range(int(rollout.valid[i, 0].sum())):
+            inputs[i, t] = [*rollout.obs[i, 0, t], *last]
+            if t:
+                after[i, t - 1] = inputs[i, t]
+            ended = rollout.terminated[i, 0, t] | rollout.truncated[i, 0, t]
+            last = np.array([*rollout.action[i, 0, t], rollout.reward[i, 0, t], ended])
+        after[i, t] = [*rollout.next_obs[i, 0, t], *last[:3], 0.0]
+    return inputs, after
+
+
+class SlowUpdate:
+    """An update of RL2-PPO as a loop over steps, from formulas of PPO2 alone."""
+
+    def __init__(self, algorithm: Algorithm, state: Any, rollout: Rollout) -> None:
+        self.config, self.network, self.rollout = algorithm.config, algorithm.networks, rollout
+        moments = state.moments["obs"]
+        self.inputs, self.after = (normalized(x, moments) for x in slow_inputs(rollout))
+        self.start, self.valid = state.params, rollout.valid[:, 0]
+
+    def along(self, params: PyTree) -> tuple[jax.Array, ...]:
+        """Log-probabilities, entropies, values and next values [M, T], one step at a time."""
+        memory, rows = self.network.initial((TRIALS,)), []
+        for t in range(HORIZON):
+            memory, (distribution, value) = self.network.apply(params, memory, self.inputs[:, t])
+            next_value = self.network.apply(params, memory, self.after[:, t])[1][1]
+            log_prob = distribution.log_prob(self.rollout.action[:, 0, t])
+            rows.append((log_prob, distribution.entropy(), value, next_value))
+        return tuple(jnp.stack(x, axis=1) for x in zip(*rows, strict=True))
+
+    def advantages(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Standardised advantages, targets and values [M, T]; each trial is one episode."""
+        config, decay = self.config, self.config.discount * self.config.gae_lambda
+        _, entropy, value, next_value = (np.asarray(x) for x in self.along(self.start))
+        reward = np.array(self.rollout.reward[:, 0])
+        if config.entropy_method == "max":
+            reward += config.entropy_coeff * entropy
+        raw = np.zeros((TRIALS, HORIZON))
+        for i, length in enumerate(self.valid.sum(-1)):
+            follows = next_value[i].copy()
+            over = self.rollout.terminated[i, 0, length - 1] or not config.bootstrap_trial_end
+            follows[length - 1] *= not over
+            delta = config.reward_scale * reward[i] + config.discount * follows - value[i]
+            for t in range(length):
+                raw[i, t] = sum(decay ** (k - t) * delta[k] for k in range(t, length))
+        return self.standardised(raw), raw + value, value
+
+    def standardised(self, raw: np.ndarray) -> np.ndarray:
+        out, kind = raw.copy(), self.config.normalize_advantage
+        trials = range(TRIALS) if kind == "sequence" else [slice(None)]
+        for own in trials if kind != "none" else []:
+            x = raw[own][self.valid[own]]
+            out[own] = (raw[own] - x.mean()) / (x.std() + 1e-8)
+        return out
+
+    def params(self) -> PyTree:
+        """Those after all passes."""
+        config, (advantage, target, old) = self.config, self.advantages()
+        old_log_prob = self.rollout.extras["log_prob"][:, 0]
+        coeff = config.entropy_coeff if config.entropy_method == "regularized" else 0.0
+        low, high = 1 - config.clip_range, 1 + config.clip_range
+
+        def loss(params: PyTree) -> jax.Array:
+            log_prob, entropy, value, _ = self.along(params)
+            ratio = jnp.exp(log_prob - old_log_prob)
+            policy = jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
+            error = (value - target) ** 2
+            if config.clip_value:
+                near = old + jnp.clip(value - old, -config.clip_range, config.clip_range)
+                error = jnp.maximum(error, (near - target) ** 2)
+            terms = -policy + config.value_coeff * error / 2 - coeff * entropy
+            return jnp.mean(terms, where=self.valid)
+
+        step = optax.chain(
+            optax.clip_by_global_norm(config.max_grad_norm), optax.adam(config.lr, eps=1e-5)
+        )
+        params, state = self.start, step.init(self.start)
+        for _ in range(config.num_epochs):
+            updates, state = step.update(jax.jit(jax.grad(loss))(params), state)
+            params = optax.apply_updates(params, updates)
+        return params
+
+
+def assert_moved_alike(before: PyTree, after: PyTree, expected: PyTree) -> None:
+    start, ours, theirs = (np.asarray(ravel_pytree(x)[0]) for x in (before, after, expected))
+    assert np.abs(theirs - start).min() > 0
+    np.testing.assert_allclose(ours - start, theirs - start, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
+    """Inner boundaries cut nothing, and padding, which is not zero here, counts for nothing."""
+    with jax.enable_x64(True):
+        algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, **CASES[case])
+        state, rollout = random_state(algorithm), random_trials(algorithm)
+        expected = SlowUpdate(algorithm, state, rollout).params()
+        after, _ = algorithm.update(state, rollout)
+        assert_moved_alike(state.params, after.params, expected)
+
+
+@both_algorithms
+def test_padding_changes_no_parameter(name):
+    algorithm = make_algorithm(name, SPEC, **SMALL)
+    update = jax.jit(algorithm.update)
+    ends = [
+        ravel_pytree(update(algorithm.init(KEY), random_trials(algorithm, padding))[0].params)[0]
+        for padding in (0.0, 7.0, np.nan)
+    ]
+    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_array_equal(ends[0], ends[2])
+    assert np.isfinite(ends[0]).all()
+
+
+# ---- Networks of one's own ----
+
+
+class Plain(nn.Module):
+    """No memory: inputs -> (distribution, value)."""
+
+    @nn.compact
+    def __call__(self, obs):
+        features = nn.tanh(nn.Dense(5)(obs))
+        return ActionHead(Continuous(2))(features), nn.Dense(1)(features)[..., 0]
+
+
+class Trace(nn.Module):
+    """Remembers a running sum of features that fades; every method is written down here."""
+
+    def setup(self):
+        self.hidden, self.head, self.value = nn.Dense(5), ActionHead(Continuous(2)), nn.Dense(1)
+
+    def initial(self, lanes):
+        return {"trace": jnp.zeros((*lanes, 5))}
+
+    def __call__(self, memory, obs, reset=None):
+        before = memory["trace"]
+        if reset is not None:
+            before = jnp.where(reset[..., None], 0.0, before)
+        trace = 0.7 * before + nn.tanh(self.hidden(obs))
+        return {"trace": trace}, (self.head(trace), self.value(trace)[..., 0])
+
+    def sequence(self, memory, obs, reset=None):
+        rows = []
+        for t in range(obs.shape[-2]):
+            at = None if reset is None else reset[..., t]
+            memory, row = self(memory, obs[..., t, :], at)
+            rows.append(row)
+        axis = obs.ndim - 2
+        return memory, jax.tree.map(lambda *xs: jnp.stack(xs, axis), *rows)
+
+
+@pytest.mark.parametrize("network", [Plain(), Trace()], ids=["feed-forward", "memory"])
+def test_an_update_of_ones_own_network_is_that_of_its_steps(network):
+    with jax.enable_x64(True):
+        algorithm = make_algorithm("rl2-ppo", SPEC, networks=network, **SMALL)
+        state, rollout = random_state(algorithm), random_trials(algorithm)
+        expected = SlowUpdate(algorithm, state, rollout).params()
+        after, _ = algorithm.update(state, rollout)
+        assert_moved_alike(state.params, after.params, expected)
+
+
+@both_algorithms
+@pytest.mark.parametrize("network", [Plain(), Trace()], ids=["feed-forward", "memory"])
+def test_ones_own_network_acts_learns_and_adapts(name, network):
+    suite = cliff_suite(horizon=5)
+    algorithm = make_algorithm(name, suite.spec, networks=network, **SMALL)
+    state, sampler = algorithm.init(KEY), train_sampler(suite)
+    before = ravel_pytree(state.params)[0]
+    state, figures = algorithm.iteration(state, sampler)
+    assert np.any(np.asarray(ravel_pytree(state.params)[0]) != np.asarray(before))
+    assert np.isfinite(figures["value_loss"])
+    actor, tasks = algorithm.actor(state), suite.test.tasks[:3]
+    rollout = sampler.episodes(actor, tasks, 1, 1)
+    adapted = algorithm.adapt(state, actor, [rollout], deterministic=True)
+    rest = sampler.episodes(adapted, tasks, 1, 1)
+    memory = rest.initial_carry["actor"]["memory"]
+    expected = rollout.final_carry["actor"]["memory"]
+    assert jax.tree.structure(memory) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, memory, expected)
+
+
+# ---- Settings and figures ----
 
 
 @pytest.mark.parametrize(
@@ -62,32 +291,16 @@ def agent():
         ({"entropy_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
         ({"entropy_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
         ({"entropy_schedule": "linear"}, "needs entropy_method 'regularized' or 'max'"),
-        ({"entropy_method": "max", "stop_entropy_gradient": True}, "needs center_adv to be off"),
-        ({"entropy_method": "max", "center_adv": False}, "needs stop_entropy_gradient"),
+        ({**MAX, "normalize_advantage": "batch"}, "needs normalize_advantage 'none'"),
+        ({**MAX, "stop_entropy_gradient": False}, "needs stop_entropy_gradient"),
         ({"entropy_method": "min"}, "entropy_method"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],
 )
-@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
+@both_algorithms
 def test_settings_that_contradict_each_other_are_refused(name, settings, words):
     with pytest.raises(ConfigError, match=words):
-        make_algorithm(name, cliff_suite().spec, **settings)
-
-
-def test_method_max_adds_the_entropy_of_the_policy_that_acted_to_every_valid_reward(agent):
-    algorithm, state, rollout = agent
-    trials = trial_batch(rollout, algorithm.network)
-    acted, _ = evaluate(algorithm.network, state.variables, trials.inputs)
-    config = RL2Config(
-        entropy_method="max",
-        entropy_coeff=0.3,
-        center_adv=False,
-        stop_entropy_gradient=True,
-    )
-    changed = with_entropy_reward(config, jnp.float32(0.2), trials, acted)
-    expected = trials.reward + 0.2 * acted.entropy()
-    np.testing.assert_array_equal(changed.reward, jnp.where(trials.valid, expected, 0.0))
-    assert with_entropy_reward(RL2Config(), jnp.float32(0.2), trials, acted) is trials
+        make_algorithm(name, SPEC, **settings)
 
 
 @pytest.mark.parametrize(
@@ -96,173 +309,195 @@ def test_method_max_adds_the_entropy_of_the_policy_that_acted_to_every_valid_rew
 def test_the_weight_of_the_entropy_follows_its_schedule(schedule, expected):
     settings = {"entropy_method": "regularized", "entropy_coeff": 0.3, "lr_schedule_steps": 4}
     config = RL2Config(**settings, entropy_schedule=schedule)
-    weights = [entropy_weight(config, jnp.int32(passes)) for passes in (2, 4)]
+    states = [SimpleNamespace(num_passes=jnp.int32(passes)) for passes in (2, 4)]
+    weights = [rl2.entropy_coeff(config, state) for state in states]
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
-def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(agent, name):
+@both_algorithms
+def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(name):
     settings = {"entropy_method": "regularized", "entropy_coeff": 10.0, "lr_schedule_steps": 2}
-    spec, rollout = agent[0].spec, agent[2]
-    plain = make_algorithm(name, spec, **SMALL)
-    weighed = make_algorithm(name, spec, **SMALL, **settings, entropy_schedule="linear")
-    first = plain.init(jax.random.key(0))
+    plain = make_algorithm(name, SPEC, **SMALL)
+    weighed = make_algorithm(name, SPEC, **SMALL, **settings, entropy_schedule="linear")
+    first, rollout = plain.init(KEY), random_trials(plain)
     last = replace(first, num_passes=jnp.int32(2))
     params = [
-        ravel_pytree(algorithm.update(state, rollout)[0].variables["params"])[0]
+        ravel_pytree(jax.jit(algorithm.update)(state, rollout)[0].params)[0]
         for algorithm, state in ((plain, last), (weighed, last), (weighed, first))
     ]
     np.testing.assert_allclose(params[0], params[1], atol=1e-6)
     assert np.abs(params[0] - params[2]).max() > 1e-4
 
 
-def test_entropy_is_the_analytic_one_unless_settings_say_otherwise(agent):
-    algorithm, state, rollout = agent
-    trials = trial_batch(rollout, algorithm.network)
-    acted, _ = evaluate(algorithm.network, state.variables, trials.inputs)
-    plain = entropy(RL2Config(), acted, trials.action)
-    np.testing.assert_array_equal(plain, acted.entropy())
-    soft = entropy(RL2Config(use_softplus_entropy=True), acted, trials.action)
+def test_entropy_is_the_analytic_one_unless_settings_say_otherwise():
+    acted, action = DiagonalGaussian(jnp.zeros((3, 2)), jnp.full((3, 2), -1.0)), jnp.ones((3, 2))
+    plain = rl2.entropy(RL2Config(), acted, action)
+    np.testing.assert_allclose(plain, np.log(2 * np.pi * np.e) - 2.0, rtol=1e-6)
+    soft = rl2.entropy(RL2Config(use_softplus_entropy=True), acted, action)
     np.testing.assert_allclose(soft, np.log1p(np.exp(plain)), rtol=1e-6)
-    by_action = entropy(RL2Config(use_neg_logli_entropy=True), acted, trials.action)
-    np.testing.assert_array_equal(by_action, -acted.log_prob(trials.action))
+    by_action = rl2.entropy(RL2Config(use_neg_logli_entropy=True), acted, action)
+    np.testing.assert_allclose(by_action, np.log(2 * np.pi) - 2.0 + np.exp(2.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_entropy_has_a_gradient_unless_it_is_stopped(agent, stopped):
-    algorithm, state, rollout = agent
-    trials = trial_batch(rollout, algorithm.network)
+def test_entropy_has_a_gradient_unless_it_is_stopped(stopped):
     config = RL2Config(stop_entropy_gradient=stopped)
 
-    def mean_entropy(params):
-        variables = {**state.variables, "params": params}
-        acted, _ = evaluate(algorithm.network, variables, trials.inputs)
-        return jnp.mean(entropy(config, acted, trials.action))
+    def entropy(log_std):
+        return rl2.entropy(config, DiagonalGaussian(jnp.zeros(2), log_std), jnp.ones(2))
 
-    gradient, _ = ravel_pytree(jax.grad(mean_entropy)(state.variables["params"]))
-    assert np.any(np.asarray(gradient) != 0) != stopped
+    np.testing.assert_array_equal(jax.grad(entropy)(jnp.zeros(2)), [1.0 - stopped] * 2)
 
 
-def test_advantages_are_standardised_or_raw_and_shifted_above_zero(agent):
-    valid = jnp.array([[True, True, False]])
-    raw = jnp.array([[1.0, 3.0, 0.0]])
-    np.testing.assert_allclose(policy_advantage(RL2Config(), raw, valid), [[-1, 1, 0]], atol=1e-6)
-    uncentred = RL2Config(center_adv=False)
-    np.testing.assert_array_equal(policy_advantage(uncentred, raw, valid), raw)
-    positive = RL2Config(center_adv=False, positive_advantage=True)
-    np.testing.assert_allclose(policy_advantage(positive, raw, valid), [[0, 2, 0]], atol=1e-6)
+def advantage_of(raw, valid, **settings) -> np.ndarray:
+    """As the policy learns from it."""
+    raw, valid = jnp.asarray(raw, jnp.float32), jnp.asarray(valid)
+    return np.asarray(policy_advantage(RL2Config(**settings), raw, valid, {})[0])
+
+
+def test_advantages_are_standardised_or_raw_and_shifted_above_zero():
+    raw, valid = [[1.0, 3.0, 0.0]], [[True, True, False]]
+    np.testing.assert_allclose(advantage_of(raw, valid), [[-1, 1, 0]], atol=1e-6)
+    none = advantage_of(raw, valid, normalize_advantage="none")
+    np.testing.assert_array_equal(none, raw)
+    positive = advantage_of(raw, valid, normalize_advantage="none", positive_advantage=True)
+    np.testing.assert_allclose(positive, [[0, 2, 0]], atol=1e-6)
 
 
 def test_advantages_standardised_over_each_trial_forget_its_mean_and_scale():
-    valid = jnp.array([[True, True, False], [True, True, True]])
-    raw = jnp.array([[1.0, 3.0, 0.0], [-100.0, 0.0, 100.0]])
-    standard = policy_advantage(RL2Config(center_adv_over="trial"), raw, valid)
+    raw = [[1.0, 3.0, 0.0], [-100.0, 0.0, 100.0]]
+    valid = [[True, True, False], [True, True, True]]
+    standard = advantage_of(raw, valid, normalize_advantage="sequence")
     end = 100 / np.sqrt(2 * 100**2 / 3)
     np.testing.assert_allclose(standard, [[-1, 1, 0], [-end, 0, end]], atol=1e-6)
 
 
-def test_value_after_a_trial_is_that_of_one_step_more(agent):
-    """Each trial on its own, step by step, from the carry at its end."""
-    algorithm, state, rollout = agent
-    network, trials = algorithm.network, trial_batch(rollout, algorithm.network)
-    value, after = judge(algorithm.config, network, state.value, trials)
-    for i, length in enumerate(np.asarray(trials.valid).sum(-1)):
+@both_algorithms
+def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
+    algorithm = make_algorithm(name, SPEC, **{**SMALL, "num_episodes": 3})
+    rollout, totals = random_trials(algorithm), {}
+    for i in range(TRIALS):
+        episode, total = 1, 0.0
+        for t in range(int(rollout.valid[i, 0].sum())):
+            total += rollout.reward[i, 0, t]
+            if rollout.terminated[i, 0, t] | rollout.truncated[i, 0, t]:
+                totals.setdefault(f"return/episode_{episode}", []).append(total)
+                episode, total = episode + 1, 0.0
+    figures = jax.jit(algorithm.update)(algorithm.init(KEY), rollout)[1]
+    for place in range(1, 4):
+        key = f"return/episode_{place}"
+        np.testing.assert_allclose(figures[key], np.mean(totals[key]), rtol=1e-5)
+
+
+# ---- The value after a trial, and TRPO through the recurrent network ----
+
+
+@cache
+def agent(kind: str = "gru") -> tuple[Algorithm, Any, Rollout]:
+    """RL2-TRPO on episodes that end early, its first state, and a rollout of four trials."""
+    suite = cliff_suite()
+    settings = {**SMALL, "memory": {"kind": kind, "size": 4}}
+    algorithm = make_algorithm("rl2-trpo", suite.spec, **settings)
+    state, sampler = algorithm.init(KEY), train_sampler(suite)
+    rollout = algorithm.collect(state, sampler)
+    assert len(set(np.asarray(rollout.valid).sum(-1).ravel())) > 1
+    return algorithm, state, rollout
+
+
+def sequences_of(algorithm: Algorithm, state: Any, rollout: Rollout, **settings: Any):
+    space, moments = algorithm.spec.action, state.moments["obs"]
+    return trial_sequences(rollout, space, moments, **{"bootstrap_end": True, **settings})
+
+
+def test_value_after_a_trial_is_that_of_one_step_more():
+    """Each trial on its own, from the carry at its end."""
+    algorithm, state, rollout = agent()
+    network, moments = algorithm.networks, state.moments["obs"]
+    sequences = sequences_of(algorithm, state, rollout)
+    _, after = network_values(network, state.params, sequences)
+    for i, length in enumerate(np.asarray(sequences.valid).sum(-1)):
         carry = jax.tree.map(lambda x, i=i: x[i], rollout.final_carry)
-        obs = jnp.asarray(rollout.next_obs)[i, :, length - 1]
-        more = recurrent_input(obs, carry["last_action"], carry["last_reward"], jnp.zeros(1))
-        sequence = jnp.concatenate([trials.inputs[i : i + 1, :length], more[None]], axis=1)
-        _, expected = evaluate(network, state.value, sequence)
-        np.testing.assert_allclose(value[i, :length], expected[0, :-1], atol=1e-6)
-        np.testing.assert_allclose(after[i], expected[0, -1], atol=1e-6)
+        seen = [carry["last_action"], carry["last_reward"][:, None], jnp.zeros((1, 1))]
+        obs = jnp.concatenate([jnp.asarray(rollout.next_obs)[i, :, length - 1], *seen], axis=-1)
+        memory = carry["actor"]["memory"]
+        _, (_, expected) = network.apply(state.params, memory, normalized(obs, moments))
+        np.testing.assert_allclose(after[i, length - 1], expected[0], atol=1e-6)
 
 
-def test_without_bootstrap_nothing_follows_a_trial(agent):
-    algorithm, state, rollout = agent
-    trials = trial_batch(rollout, algorithm.network)
-    _, after = judge(RL2Config(bootstrap_trial_end=False), algorithm.network, state.value, trials)
-    np.testing.assert_array_equal(after, np.zeros(4))
-
-
-def trpo_parts(agent, dtype):
-    """The outer objective and its divergence, of flat parameters in a precision, and these."""
-    algorithm, state, rollout = agent
-    trials = jax.tree.map(
-        lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x,
-        trial_batch(rollout, algorithm.network),
-    )
-    variables = jax.tree.map(lambda x: x.astype(dtype), state.variables)
-    flat, unravel = ravel_pytree(variables["params"])
-    acted, _ = evaluate(algorithm.network, variables, trials.inputs)
-    advantage = trials.reward - masked_mean(trials.reward, trials.valid)
-    learned = Lesson(trials, acted, advantage, target=trials.reward)
-    whole = partial(
-        rl2_trpo.objective, algorithm.config, algorithm.network, jnp.zeros(()), variables, learned
-    )
-    policy, mean_kl = rl2_trpo.divergence(algorithm.network, variables, learned)
-    divergence = Divergence(lambda x: policy(unravel(x)), mean_kl)
-    return lambda x: whole(unravel(x)), divergence, flat
+@pytest.mark.parametrize("bootstrap_end", [False, True])
+def test_a_trial_ends_once_and_is_cut_only_where_its_end_is_bootstrapped(bootstrap_end):
+    algorithm, state, rollout = agent()
+    sequences = sequences_of(algorithm, state, rollout, bootstrap_end=bootstrap_end)
+    last = np.asarray(sequences.valid).sum(-1) - 1
+    at_end = np.arange(sequences.valid.shape[1]) == last[:, None]
+    np.testing.assert_array_equal(sequences.terminated | sequences.truncated, at_end)
+    fell = np.asarray(rollout.terminated)[:, 0]
+    np.testing.assert_array_equal(sequences.terminated, at_end & (fell | (not bootstrap_end)))
+    assert not np.any(sequences.reset)
 
 
 @pytest.mark.parametrize(
-    "cell", ["gru", *(pytest.param(c, marks=pytest.mark.slow) for c in ("lstm", "fast-weights"))]
+    "kind", ["gru", *(pytest.param(c, marks=pytest.mark.slow) for c in ("lstm", "fast-weights"))]
 )
-def test_exact_curvature_through_the_network_equals_differences_of_gradients(agent, cell):
-    """H1 in float64, on the KL of whole trials: the products of a step, and plain Hessians."""
-    algorithm, state, rollout = agent
-    if cell != "gru":
-        algorithm = make_algorithm("rl2-trpo", cliff_suite().spec, **SMALL, cell=cell)
-        state = algorithm.init(jax.random.key(0))
+def test_exact_curvature_through_the_network_equals_differences_of_gradients(kind):
+    """In float64, on the KL of whole trials: the products of a step, and plain Hessians."""
+    algorithm, state, rollout = agent(kind)
+    network = algorithm.networks
     with jax.enable_x64(True):
-        objective, divergence, flat = trpo_parts((algorithm, state, rollout), jnp.float64)
+        state, sequences = in_float64((state, sequences_of(algorithm, state, rollout)))
+        zeros = jnp.zeros_like(sequences.reward)
+        batch = as_batch(sequences, zeros, zeros, zeros, whole=True)
+        flat, unravel = ravel_pytree(part_of(state.params, "policy"))
+
+        def policy(x):
+            return batch.outputs(network, with_part(state.params, unravel(x)))[0]
+
+        old = policy(flat)
+
+        def mean_kl(new):
+            return masked_mean(old.kl(new), batch.valid)
+
         v = jax.random.normal(jax.random.key(1), flat.shape, jnp.float64)
-        close = gauss_newton_product(*divergence, flat)(v)
-        exact = hessian_product(lambda x: objective(x)[1], flat)(v)
-        gradient = jax.grad(lambda x: objective(x)[1])
+        close = gauss_newton_product(policy, mean_kl, flat)(v)
+        exact = hessian_product(lambda x: mean_kl(policy(x)), flat)(v)
+        gradient = jax.jit(jax.grad(lambda x: mean_kl(policy(x))))
         differences = (gradient(flat + 1e-5 * v) - gradient(flat - 1e-5 * v)) / 2e-5
         # Gradients of fast weights have kinks, some of them between the two points.
-        rtol = 1e-4 if cell == "fast-weights" else 1e-6
+        rtol = 1e-4 if kind == "fast-weights" else 1e-6
+        assert np.linalg.norm(exact) > 0
         np.testing.assert_allclose(exact, differences, rtol=rtol, atol=1e-9)
         np.testing.assert_allclose(close, exact, rtol=1e-9, atol=1e-12)
 
 
-def test_a_step_lowers_the_loss_within_the_bound(agent):
-    algorithm, state, rollout = agent
-    new, figures = algorithm.update(state, rollout)
+def test_a_step_lowers_the_loss_within_the_bound():
+    algorithm, state, rollout = agent()
+    new, figures = jax.jit(algorithm.update)(state, rollout)
     assert figures["line_search_accepted"]
     assert 0 < figures["kl"] <= algorithm.config.trust_region.max_kl_step
     assert figures["loss_after"] < figures["loss_before"]
-    before, after = (ravel_pytree(s.variables["params"])[0] for s in (state, new))
-    assert np.any(np.asarray(before) != np.asarray(after))
+    for part in ("policy", "value"):
+        before, after = (ravel_pytree(part_of(s.params, part))[0] for s in (state, new))
+        assert np.any(np.asarray(before) != np.asarray(after))
 
 
 @pytest.mark.slow
-def test_finite_differences_take_nearly_the_exact_step(agent):
+def test_finite_differences_take_nearly_the_exact_step():
     """In float64: equal to what conjugate gradients leave of the differences' accuracy."""
+    ends = []
     with jax.enable_x64(True):
-        objective, _, flat = trpo_parts(agent, jnp.float64)
-        steps = [
-            trust_region_step(objective, flat, TrustRegion(hvp=hvp, reg_coeff=1e-2))[0] - flat
-            for hvp in ("exact", "finite_difference")
-        ]
-    assert np.linalg.norm(steps[0]) > 0
-    assert np.linalg.norm(steps[1] - steps[0]) < 1e-3 * np.linalg.norm(steps[0])
+        for hvp in ("exact", "finite_difference"):
+            region = {"hvp": hvp, "reg_coeff": 1e-2}
+            algorithm = make_algorithm("rl2-trpo", SPEC, **SMALL, trust_region=region)
+            state = random_state(algorithm)
+            after, _ = jax.jit(algorithm.update)(state, random_trials(algorithm))
+            start, end = (ravel_pytree(part_of(s.params, "policy"))[0] for s in (state, after))
+            ends.append(end - start)
+    assert np.linalg.norm(ends[0]) > 0
+    assert np.linalg.norm(ends[1] - ends[0]) < 1e-3 * np.linalg.norm(ends[0])
 
 
-def test_padding_reaches_neither_objective_nor_gradient(agent):
-    algorithm, state, rollout = agent
-    rubbish = jax.tree.map(lambda x: jnp.full_like(x, 7), (rollout.obs, rollout.reward))
-    obs, reward = select(rollout.valid, (rollout.obs, rollout.reward), rubbish)
-    spoiled = (algorithm, state, replace(rollout, obs=obs, reward=reward))
-    results = []
-    for case in (agent, spoiled):
-        objective, _, flat = trpo_parts(case, jnp.float32)
-        results.append(jax.value_and_grad(lambda x, f=objective: f(x)[0])(flat))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
-
-
-def test_evaluation_beyond_the_trained_trial_warns(agent):
-    algorithm, state, _ = agent
+def test_evaluation_beyond_the_trained_trial_warns():
+    algorithm, state, _ = agent()
     evaluator = Evaluator(EvaluatorConfig(num_tasks=2, num_episodes=3), cliff_suite(), seed=0)
     with pytest.warns(UserWarning, match="3 episodes on a task are more than the 2 that rl2-trpo"):
         evaluator.evaluate(algorithm, state)

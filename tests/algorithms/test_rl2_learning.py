@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from players.bandit_players import gittins_player, gittins_table, play
 
-from adaptax.algorithms.meta import trials
 from adaptax.envs.task import TaskList
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.sampling.actors import RecurrentActor
+from adaptax.learning import sequences
+from adaptax.sampling.memory_actors import TrialInputs
 from adaptax.sampling.sampler import Sampler
 
 NUM_PULLS = 10
 SMALL = {
-    "embedding_size": 32,
-    "hidden_size": 32,
+    "hidden_sizes": (32,),
+    "memory": {"kind": "gru", "size": 32},
     "num_epochs": 4,
     "num_minibatches": 8,
     "lr": 2e-3,
@@ -26,7 +26,7 @@ SMALL = {
 
 def trained(suite, num_iterations: int, name: str = "rl2-ppo", **settings):
     """An algorithm and its state after some iterations on a suite's training tasks."""
-    algorithm = make_algorithm(name, suite.spec, **SMALL, **settings)
+    algorithm = make_algorithm(name, suite.spec, **{**SMALL, **settings})
     sampler = Sampler(suite, suite.train, 0, "train")
     state = algorithm.init(jax.random.key(0))
     for _ in range(num_iterations):
@@ -54,8 +54,9 @@ def test_fast_weights_remember_what_came_of_each_state():
     suite = make_suite(
         "tabular-mdp", num_states=5, num_actions=4, horizon=5, num_episodes=10, num_test_tasks=1_000
     )
-    myopic = {"cell": "fast-weights", "discount": 0.0, "reward_scale": 0.3}
-    algorithm, state = trained(suite, 40, meta_batch_size=256, **myopic)
+    myopic = {"discount": 0.0, "reward_scale": 0.3}
+    memory = {"kind": "fast-weights", "size": 32}
+    algorithm, state = trained(suite, 40, meta_batch_size=256, memory=memory, **myopic)
     sampler = Sampler(suite, suite.test, 1, "evaluation")
     rollout = sampler.episodes(algorithm.actor(state), suite.test.tasks, 1, 10)
     # By simulation: 50 by chance, 64.8 for the action of the best posterior mean whatever the
@@ -64,7 +65,7 @@ def test_fast_weights_remember_what_came_of_each_state():
 
 
 def two_machines():
-    """One pull an episode, so that all that can be learned must survive ten resets (R9)."""
+    """One pull an episode, so that all that can be learned must survive ten resets."""
     suite = make_suite("bandit", num_arms=2, num_pulls=1)
     means = [np.array([0.9, 0.1], np.float32), np.array([0.1, 0.9], np.float32)]
     tasks = TaskList("two-machines", [{"means": m} for m in means])
@@ -81,17 +82,19 @@ def mean_reward_of_a_trial(suite, **settings) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["gru", "lstm", "fast-weights"])
+@pytest.mark.parametrize("kind", ["gru", "lstm", "fast-weights"])
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
-def test_what_survives_the_inner_reset_is_learned_from(name, cell):
+def test_what_survives_the_inner_reset_is_learned_from(name, kind):
     """With any memory: without one the best is chance, 5.0; Bayes has 8.376."""
-    assert mean_reward_of_a_trial(two_machines(), name=name, cell=cell) >= 7.5
+    assert (
+        mean_reward_of_a_trial(two_machines(), name=name, memory={"kind": kind, "size": 32}) >= 7.5
+    )
 
 
 @pytest.mark.slow
 def test_zeros_at_the_inner_reset_leave_the_agent_at_chance(monkeypatch):
     """The originals' wrapper: last action, reward and flag are cleared by every reset."""
-    observe, inputs = RecurrentActor.observe, trials.recurrent_inputs
+    observe, inputs = TrialInputs.observe, sequences.trial_inputs
 
     def forgetful(self, carry, step, key):
         seen = observe(self, carry, step, key)
@@ -100,11 +103,10 @@ def test_zeros_at_the_inner_reset_leave_the_agent_at_chance(monkeypatch):
         return {**seen, **cleared, "last_action": jnp.where(ended, 0.0, seen["last_action"])}
 
     def without_memory(rollout, space):
-        all_inputs = inputs(rollout, space)
-        size = np.shape(rollout.obs)[-1]
-        return all_inputs.at[..., size:].set(0.0)  # every step of these episodes is a boundary
+        size = np.shape(rollout.obs)[-1]  # every step of these episodes is a boundary
+        return tuple(x.at[..., size:].set(0.0) for x in inputs(rollout, space))
 
-    monkeypatch.setattr(RecurrentActor, "observe", forgetful)
-    monkeypatch.setattr(trials, "recurrent_inputs", without_memory)
+    monkeypatch.setattr(TrialInputs, "observe", forgetful)
+    monkeypatch.setattr(sequences, "trial_inputs", without_memory)
     # Another initial deviation, so that nothing compiled without the fault is used again.
     assert mean_reward_of_a_trial(two_machines(), init_std=0.25) <= 5.3

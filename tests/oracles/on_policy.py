@@ -33,7 +33,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class ValueFit:
-    """How the value is judged by and fitted."""
+    """How advantages are estimated and the value is fitted."""
 
     discount: float
     gae_lambda: float
