@@ -17,7 +17,7 @@ from adaptax.envs.task import TaskList
 
 @dataclass(frozen=True)
 class OneState:
-    """Nothing changes, reward 1, and only a time limit ends an episode (O2)."""
+    """Nothing changes, reward 1, and only a time limit ends an episode."""
 
     action: ActionSpace
     horizon: int = 10
@@ -35,7 +35,7 @@ class OneState:
 
 @dataclass(frozen=True)
 class Bandit:
-    """One step, reward -5 (a - .3)^2 (V8)."""
+    """One step, reward -5 (a - .3)^2."""
 
     horizon: int = 1
 
@@ -53,7 +53,7 @@ class Bandit:
 
 @dataclass(frozen=True)
 class Chain:
-    """Five states in a row, left and right; reward 1 at the right end and -.01 elsewhere (V4)."""
+    """Five states in a row, left and right; reward 1 at the right end and -.01 elsewhere."""
 
     horizon: int = 30
 
@@ -74,7 +74,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Counter:
-    """An observation that counts the steps of an episode (V2); action 1 falls, at random 1 in 8."""
+    """An observation that counts the steps of an episode; action 1 falls, at random 1 in 8."""
 
     horizon: int = 7
 

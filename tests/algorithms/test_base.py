@@ -78,7 +78,9 @@ def test_an_iteration_learns_from_what_was_collected():
 
 def test_figures_of_cycles_are_means_and_counts_the_last():
     algorithm = Cyclic(Settings(), SPEC)
-    state, metrics = algorithm.iteration(jnp.zeros(()), iter([jnp.array(x) for x in (1.0, 2.0, 6.0)]))
+    state, metrics = algorithm.iteration(
+        jnp.zeros(()), iter([jnp.array(x) for x in (1.0, 2.0, 6.0)])
+    )
     assert float(state) == 18.0
     assert metrics == {"sum": pytest.approx((2 + 6 + 18) / 3), "data": 3.0, "calls": 1}
 

@@ -190,7 +190,8 @@ def test_steps_that_are_not_valid_reach_no_gradient(space):
     )
     config = ppo2.PPO2Config()
     one, other = (
-        jax.grad(lambda p, b=b: ppo2.loss(config, network, 1e-3, p, b)[0])(params) for b in (part, noisy)
+        jax.grad(lambda p, b=b: ppo2.loss(config, network, 1e-3, p, b)[0])(params)
+        for b in (part, noisy)
     )
     for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
@@ -207,7 +208,7 @@ def test_a_trpo_step_lowers_the_loss_within_the_bound_and_leaves_the_value(space
     (old, _), (new, _) = (part.outputs(network, p) for p in (params, after))
     kl = np.mean(np.asarray(old.kl(new))[np.asarray(part.valid)])
     ratio = np.exp(new.log_prob(part.action) - part.log_prob)
-    loss = -np.mean((ratio * part.advantage)[np.asarray(part.valid)])
+    loss = -float(np.mean((ratio * part.advantage)[np.asarray(part.valid)]))
     assert float(figures["loss_after"]) == pytest.approx(loss, abs=1e-5)
     assert loss < -advantage.mean() - 1e-3
     assert 1e-3 < kl <= 0.01 * (1 + 1e-4)

@@ -139,7 +139,11 @@ def test_advantages_have_the_moments_that_the_setting_says(normalization):
     settings = Settings(normalize_advantage=normalization)
     got, scales = policy_advantage(settings, jnp.asarray(raw), jnp.asarray(valid), {})
     assert scales == {}
-    parts = [valid] if normalization == "batch" else [valid & (np.arange(2)[:, None] == i) for i in (0, 1)]
+    parts = (
+        [valid]
+        if normalization == "batch"
+        else [valid & (np.arange(2)[:, None] == i) for i in (0, 1)]
+    )
     for part in parts:
         own = raw[part].astype(float)
         if normalization != "none":
@@ -312,7 +316,9 @@ def test_targets_stay_those_of_the_value_before_its_fit(normalization):
 def test_a_fit_of_the_value_leaves_the_policy_as_it_was():
     _, _, before, after, _ = first_fit()
     for name, alike in (("policy", True), ("value", False)):
-        pairs = zip(*(jax.tree.leaves(part_of(s.params, name)) for s in (before, after)), strict=True)
+        pairs = zip(
+            *(jax.tree.leaves(part_of(s.params, name)) for s in (before, after)), strict=True
+        )
         assert all(np.array_equal(a, b) == alike for a, b in pairs), name
 
 
@@ -337,9 +343,7 @@ def test_running_moments_are_of_all_advantages_seen():
         raw = rng.normal(5.0, 2.0, size=(2, 6)).astype(np.float32)
         valid = np.ones_like(raw, bool)
         seen.append(raw)
-        standard, scales = policy_advantage(
-            settings, jnp.asarray(raw), jnp.asarray(valid), scales
-        )
+        standard, scales = policy_advantage(settings, jnp.asarray(raw), jnp.asarray(valid), scales)
     everything = np.concatenate(seen)
     expected = (raw - everything.mean()) / everything.std()
     np.testing.assert_allclose(standard, expected, atol=1e-5)

@@ -159,7 +159,8 @@ def passes_over(num_rows: int, num_empty: int, **settings):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_minibatches", "num_steps"), [(6, 2, 2), (6, 3, 3), (5, 2, 2), (7, 3, 3), (6, 4, 3)]
+    ("num_rows", "num_minibatches", "num_steps"),
+    [(6, 2, 2), (6, 3, 3), (5, 2, 2), (7, 3, 3), (6, 4, 3)],
 )
 def test_a_pass_takes_every_row_once_in_so_many_parts(num_rows, num_minibatches, num_steps):
     """Of equal size but for the last: six rows in four parts are three of two."""
