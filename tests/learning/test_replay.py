@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from adaptax.learning.replay_rows import DeviceRows, HostRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.learning import replay_rows
 from adaptax.learning.replay import Replay, ReplayConfig
+from adaptax.learning.replay_rows import DeviceRows, HostRows
 
 SPEC = EnvSpec(2, Discrete(3), 100)
 DISCOUNT = 0.5
