@@ -1,55 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms.base import Algorithm, check_finite, return_metrics
-from adaptax.core.errors import NotFinite
-from adaptax.core.experience import Rollout
+from adaptax.algorithms.base import Algorithm, check_finite
+from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.spec import Continuous, EnvSpec
 
 SPEC = EnvSpec(2, Continuous(1), horizon=3)
-
-
-def rollout(reward, terminated=(), truncated=(), num_valid=None) -> Rollout:
-    """Lanes [N, T] of rewards; (n, t) are the ends of episodes."""
-    reward = np.array(reward, np.float32)[None]
-    ends = [np.zeros(reward.shape, bool) for _ in range(2)]
-    for flags, places in zip(ends, (terminated, truncated), strict=True):
-        for n, t in places:
-            flags[0, n, t] = True
-    valid = np.arange(reward.shape[-1]) < np.array(num_valid or [reward.shape[-1]])[:, None]
-    obs = np.zeros((*reward.shape, 2), np.float32)
-    action = np.zeros((*reward.shape, 1), np.float32)
-    valid = np.broadcast_to(valid, reward.shape)
-    return Rollout(obs, action, reward, obs, *ends, valid)
-
-
-def test_the_return_is_the_mean_over_whole_episodes():
-    data = rollout(
-        [[1, 2, 3], [4, 5, 0]], terminated=[(1, 1)], truncated=[(0, 2)], num_valid=[3, 2]
-    )
-    assert return_metrics(data, 1) == {"return": pytest.approx(7.5)}
-
-
-def test_episodes_cut_by_the_end_of_a_rollout_do_not_count():
-    data = rollout([[1, 2, 3, 100], [4, 5, 6, 7]], truncated=[(0, 2)])
-    assert return_metrics(data, 1) == {"return": pytest.approx(6.0)}
-
-
-def test_without_a_whole_episode_there_is_no_return():
-    assert return_metrics(rollout([[1, 2, 3]]), 1) == {"return": None}
-
-
-def test_returns_are_by_episode_of_a_lane():
-    data = rollout(
-        [[1, 2, 3, 4], [10, 20, 30, 40]], truncated=[(n, t) for n in (0, 1) for t in (1, 3)]
-    )
-    assert return_metrics(data, 2) == {
-        "return": pytest.approx((3 + 7 + 30 + 70) / 4),
-        "return/episode_1": pytest.approx((3 + 30) / 2),
-        "return/episode_2": pytest.approx((7 + 70) / 2),
-    }
 
 
 def test_a_figure_that_is_not_finite_is_named():
@@ -58,25 +19,103 @@ def test_a_figure_that_is_not_finite_is_named():
         check_finite({"loss": 1.0, "kl": np.inf}, "loss", "kl")
 
 
+@dataclass(frozen=True)
+class Settings:
+    factor: float = 2.0
+    num_tasks: int = 1
+
+
 class Plain(Algorithm):
-    """Learns nothing and does not say how it adapts."""
+    """Adds up what it is given, and does not say how it adapts."""
 
     def init(self, key):
-        return {}
+        return jnp.zeros(())
 
-    def iteration(self, state, sampler):
-        return state, {}
+    def collect(self, state, sampler):
+        return next(sampler)
+
+    def update(self, state, data):
+        state = state + self.config.factor * data
+        return state, {"sum": state, "data": data, "calls": jnp.array(1)}
 
     def actor(self, state, *, deterministic=False):
         return object()
 
 
+class Cyclic(Plain):
+    num_cycles = 3
+    finite_metrics = ("data", "not reported")
+
+
+class ByHand(Plain):
+    """An update that cannot be compiled."""
+
+    traceable = False
+
+    def update(self, state, data):
+        return state + float(data), {"sum": float(state)}
+
+
 def test_an_algorithm_that_does_not_adapt_gives_the_same_actor():
-    algorithm = Plain(None, SPEC)
+    algorithm = Plain(Settings(), SPEC)
     actor = algorithm.actor({})
-    assert algorithm.adapt({}, actor, [rollout([[1, 2, 3]])]) is actor
+    assert algorithm.adapt({}, actor, []) is actor
 
 
-def test_an_algorithm_must_say_how_it_learns():
-    with pytest.raises(TypeError, match="abstract"):
-        Algorithm(None, SPEC)
+@pytest.mark.parametrize("missing", ["init", "collect", "update", "actor"])
+def test_an_algorithm_must_say_how_it_acts_and_learns(missing):
+    partial = type("Partial", (Plain,), {missing: getattr(Algorithm, missing)})
+    with pytest.raises(TypeError, match=f"abstract.*{missing}"):
+        partial(None, SPEC)
+
+
+def test_an_iteration_learns_from_what_was_collected():
+    algorithm = Plain(Settings(), SPEC)
+    state, metrics = algorithm.iteration(algorithm.init(None), iter([jnp.array(1.5)]))
+    assert float(state) == 3.0
+    assert {k: float(v) for k, v in metrics.items()} == {"sum": 3.0, "data": 1.5, "calls": 1.0}
+
+
+def test_figures_of_cycles_are_means_and_counts_the_last():
+    algorithm = Cyclic(Settings(), SPEC)
+    state, metrics = algorithm.iteration(
+        jnp.zeros(()), iter([jnp.array(x) for x in (1.0, 2.0, 6.0)])
+    )
+    assert float(state) == 18.0
+    assert metrics == {"sum": pytest.approx((2 + 6 + 18) / 3), "data": 3.0, "calls": 1}
+
+
+def test_an_iteration_whose_figures_are_not_finite_is_one_clear_error():
+    data = iter([jnp.array(x) for x in (1.0, np.nan, 1.0)])
+    with pytest.raises(NotFinite, match="the update diverged: data is nan"):
+        Cyclic(Settings(), SPEC).iteration(jnp.zeros(()), data)
+
+
+def test_an_update_that_cannot_be_compiled_runs_as_it_stands():
+    state, metrics = ByHand(Settings(), SPEC).iteration(jnp.ones(()), iter([jnp.array(2.0)]))
+    assert (float(state), metrics) == (3.0, {"sum": 1.0})
+
+
+def test_equal_algorithms_share_what_is_compiled_and_others_do_not():
+    traced = []
+
+    class Traced(Plain):
+        def update(self, state, data):
+            traced.append(self.config.factor)
+            return super().update(state, data)
+
+    one, same, other = (Traced(Settings(x), SPEC) for x in (2.0, 2.0, 3.0))
+    assert one == same and hash(one) == hash(same) and one != other
+    assert one != Plain(Settings(), SPEC)
+    assert one != Traced(Settings(), replace(SPEC, horizon=4))
+    assert one != Traced(Settings(), SPEC, networks="another")
+    for algorithm in (one, same, other, one):
+        algorithm.iteration(jnp.zeros(()), iter([jnp.array(1.0)]))
+    assert traced == [2.0, 3.0]
+
+
+def test_settings_that_no_task_count_fits_are_refused():
+    with pytest.raises(ConfigError, match="num_tasks must be a multiple of the suite's 2 classes"):
+        Plain(Settings(num_tasks=3), replace(SPEC, num_classes=2))
+    with pytest.raises(ConfigError, match="factor"):
+        Plain(Settings(factor=float("nan")), SPEC)

@@ -1,7 +1,6 @@
-"""What A2C, PPO, PPO2 and TRPO have in common: boundaries, padding, resets, refusals."""
+"""What A2C, PPO, PPO2 and TRPO have in common: boundaries, padding, memories, refusals."""
 
 import functools
-import importlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,24 +10,27 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.on_policy import family as on_policy
+from adaptax.algorithms import base
+from adaptax.algorithms.base import updated
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
-from adaptax.learning.sequences import EpisodicActor
+from adaptax.networks.memory import MEMORIES
+from adaptax.sampling.memory_actors import MemoryActor
 
 NAMES = ["a2c", "ppo", "ppo2", "trpo"]
 SMALL = {"num_lanes": 4, "hidden_sizes": (5,), "lr": 0.01}
 KEY = jax.random.key(0)
+GRU = {"kind": "gru", "size": 3}
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 every_run = pytest.mark.parametrize(
-    ("name", "memory_size"), [*((name, None) for name in NAMES), ("ppo", 3)]
+    ("name", "kind"), [*((name, "none") for name in NAMES), ("ppo", "gru")]
 )
 EVERY_OPTION = {
     "num_episodes": 8,
     "init_std": 0.7,
-    "standardizer": "running",
+    "normalize_advantage": "running",
     "normalize_obs": True,
     "normalize_returns": True,
     "lr_schedule": "linear",
@@ -36,20 +38,12 @@ EVERY_OPTION = {
 }
 
 
-def agent(name: str, suite, *, batch_size: int, **settings):
-    """A small agent; where the value has passes of its own, they take the same minibatches."""
-    critic = {"critic": {"lr": 0.01, "batch_size": batch_size}} if name == "ppo" else {}
-    given = {**SMALL, "batch_size": batch_size, **critic, **settings}
+def agent(name: str, suite, *, num_minibatches: int, kind: str = "none", **settings):
+    """A small agent; where the value has passes of its own, they are in as many parts."""
+    critic = {"critic": {"lr": 0.01, "num_minibatches": num_minibatches}} if name == "ppo" else {}
+    memory = {"kind": kind, "size": 8}
+    given = {**SMALL, "num_minibatches": num_minibatches, **critic, "memory": memory, **settings}
     return make_algorithm(name, suite.spec, **given)
-
-
-def update(name: str, algorithm, state, rollout):
-    """One compiled update on a given rollout."""
-    return compiled(name)(algorithm.config, algorithm.network, state, rollout)
-
-
-def compiled(name: str):
-    return importlib.import_module(f"adaptax.algorithms.{name}")._update
 
 
 @dataclass
@@ -65,15 +59,15 @@ class Run:
 
 
 @functools.cache
-def run(name: str, memory_size: int | None = None) -> Run:
-    """On a suite whose episodes end early: 8 whole ones of at most 10 steps an iteration."""
+def run(name: str, kind: str = "none") -> Run:
+    """On a suite whose episodes end early: 8 whole ones of at most 20 steps an iteration."""
     suite, rollouts = cliff_suite(fall=0.3), []
 
     def record(rollout, actor):
         rollouts.append(rollout)
         return rollout
 
-    algorithm = agent(name, suite, batch_size=20, memory_size=memory_size, **EVERY_OPTION)
+    algorithm = agent(name, suite, num_minibatches=8, kind=kind, **EVERY_OPTION)
     sampler, states = ChangingSampler(suite, record), [algorithm.init(KEY)]
     samplers, metrics, sizes = [sampler.save()], [], []
     for _ in range(4):
@@ -81,21 +75,22 @@ def run(name: str, memory_size: int | None = None) -> Run:
         states.append(state)
         samplers.append(sampler.save())
         metrics.append(figures)
-        sizes.append(compiled(name)._cache_size())
+        sizes.append(base._compiled(())._cache_size())
     return Run(algorithm, states, samplers, metrics, rollouts, sizes)
 
 
-def layouts(name: str, memory_size: int | None):
+def layouts(name: str, kind: str):
     """Updates on eight whole episodes, two in each of four lanes or one in each of eight."""
     suite = point_suite()
-    given = {"batch_size": 160, "num_episodes": 8, "memory_size": memory_size}
-    algorithm, sampler = agent(name, suite, **given), train_sampler(suite)
-    state = algorithm.init(KEY)
+    algorithm = agent(name, suite, num_minibatches=1, num_episodes=8, kind=kind)
+    sampler, state = train_sampler(suite), algorithm.init(KEY)
     actor, tasks = algorithm.actor(state), sampler.sample_tasks(1)
     along_time = sampler.episodes(actor, tasks, 4, 2)
-    bare = replace(along_time, final_carry=None)
-    along_lanes = jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), bare)
-    return state, [update(name, algorithm, state, r) for r in (along_time, along_lanes)]
+    along_lanes = replace(
+        jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), along_time.steps),
+        initial_carry=actor.begin(1, 8, KEY),
+    )
+    return state, [updated(algorithm, state, r) for r in (along_time, along_lanes)]
 
 
 def assert_close(one, other, tolerance: float):
@@ -103,16 +98,33 @@ def assert_close(one, other, tolerance: float):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "memory_size"), [("a2c", None), ("a2c", 3), ("ppo", None)])
-def test_episodes_along_lanes_or_along_time_give_the_same_update(name, memory_size):
-    state, ((one, figures), (other, other_figures)) = layouts(name, memory_size)
+@pytest.mark.parametrize(("name", "kind"), [("a2c", "none"), ("a2c", "gru"), ("ppo", "none")])
+def test_episodes_along_lanes_or_along_time_give_the_same_update(name, kind):
+    state, ((one, figures), (other, other_figures)) = layouts(name, kind)
     assert_close(one.params, other.params, 1e-5)
     assert_close(figures, other_figures, 1e-4)
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), one.params, state.params)
     assert max(jax.tree.leaves(moved)) > 1e-3
 
 
-def polluted(rollout, actor=None):
+@pytest.mark.parametrize("kind", MEMORIES)
+@pytest.mark.parametrize("name", ["a2c", "ppo", "trpo"])
+def test_every_memory_learns_with_policy_and_value(name, kind):
+    """Over episodes that go on from one iteration to the next and end in mid-sequence."""
+    suite = cliff_suite(fall=0.3)
+    algorithm = agent(name, suite, num_minibatches=2, kind=kind, num_steps=32)
+    sampler, states = train_sampler(suite), [algorithm.init(KEY)]
+    for _ in range(2):
+        state, figures = algorithm.iteration(states[-1], sampler)
+        states.append(state)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((figures, state.params)))
+    before, after = (flatten(s.params) for s in (states[0], state))
+    still = [path for path, x in after.items() if np.array_equal(x, before[path])]
+    assert not still
+    assert any("memory" in path for path in after) == (kind != "none")
+
+
+def polluted(rollout):
     """Arbitrary finite values in every padded entry of every array."""
     rng, valid = np.random.default_rng(0), np.asarray(rollout.valid)
 
@@ -122,16 +134,22 @@ def polluted(rollout, actor=None):
         mask = valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
         return np.where(mask, x, noise > 0 if x.dtype == bool else noise.astype(x.dtype))
 
-    bare = replace(rollout, final_carry=None, valid=None)
-    return replace(jax.tree.map(pollute, bare), valid=valid, final_carry=rollout.final_carry)
+    noisy = jax.tree.map(pollute, rollout.steps)
+    return replace(
+        noisy,
+        valid=valid,
+        initial_carry=rollout.initial_carry,
+        final_carry=rollout.final_carry,
+        initial_return=rollout.initial_return,
+    )
 
 
 @every_run
-def test_padding_changes_no_bit_of_an_update(name, memory_size):
-    done = run(name, memory_size)
+def test_padding_changes_no_bit_of_an_update(name, kind):
+    done = run(name, kind)
     rollout = done.rollouts[0]
     assert np.sum(~np.asarray(rollout.valid)) > 20
-    state, _ = update(name, done.algorithm, done.states[0], polluted(rollout))
+    state, _ = updated(done.algorithm, done.states[0], polluted(rollout))
     assert fingerprint(state) == fingerprint(done.states[1])
 
 
@@ -140,43 +158,30 @@ def test_padded_steps_make_no_updates(name):
     done = run(name)
     config, num_valid = done.algorithm.config, int(np.sum(done.rollouts[0].valid))
     minibatches = -(-num_valid // 20)
-    assert minibatches < 4  # of the 80 steps with padding
+    assert minibatches < 4  # of the 160 steps with padding
     value_passes = config.critic if name == "ppo" else config
     counts = {int(x) for x in jax.tree.leaves(done.states[1].opt_state) if x.dtype == jnp.int32}
     assert value_passes.num_epochs * minibatches in counts
 
 
-def test_minibatches_that_do_not_divide_the_batch_use_every_step():
+def test_minibatches_of_whole_lanes_need_not_divide_them():
     suite = point_suite()
-    algorithm = agent("ppo2", suite, batch_size=30, num_steps=80, shuffle="sequences")
-    assert algorithm.config.whole_sequences
+    settings = {"num_lanes": 5, "num_steps": 100, "shuffle": "sequences"}
+    algorithm = agent("ppo2", suite, num_minibatches=2, **settings)
     state, _ = algorithm.iteration(algorithm.init(KEY), train_sampler(suite))
     counts = {int(x) for x in jax.tree.leaves(state.opt_state) if x.dtype == jnp.int32}
-    assert counts == {3 * 4}  # a minibatch is one lane of 20 steps
+    assert counts == {3 * 2}  # minibatches of three lanes and of two
 
 
 @every_run
-def test_an_iteration_reports_the_episodes_that_ended(name, memory_size):
-    done = run(name, memory_size)
-    for rollout, metrics in zip(done.rollouts, done.metrics, strict=True):
-        ends = np.asarray(rollout.terminated | rollout.truncated)
-        index = np.cumsum(ends, -1) - ends
-        sums = [[np.sum(rollout.reward * (index == k), -1)] for k in range(2)]
-        assert ends.sum() == 8
-        assert metrics["return"] == pytest.approx(np.mean(sums), rel=1e-5)
-        assert metrics["return_max"] == pytest.approx(np.max(sums), rel=1e-5)
-        assert metrics["episode_length"] == pytest.approx(np.sum(rollout.valid) / 8)
-
-
-@every_run
-def test_nothing_recompiles_after_the_second_iteration(name, memory_size):
-    sizes = run(name, memory_size).cache_sizes
+def test_nothing_recompiles_after_the_second_iteration(name, kind):
+    sizes = run(name, kind).cache_sizes
     assert sizes[1] == sizes[3]
 
 
 @every_run
-def test_three_updates_after_save_and_load_are_bitwise_equal(name, memory_size):
-    done = run(name, memory_size)
+def test_three_updates_after_save_and_load_are_bitwise_equal(name, kind):
+    done = run(name, kind)
     saved = jax.tree.map(np.array, flatten(done.states[1]))
     state = unflatten(done.algorithm.init(jax.random.key(9)), saved)
     sampler = train_sampler(cliff_suite(fall=0.3))
@@ -197,24 +202,8 @@ def test_a_warm_start_is_fresh_given_or_loaded():
 
 
 @every_run
-def test_reset_keeps_weights_and_restores_exploration_and_schedule(name, memory_size):
-    done = run(name, memory_size)
-    state, again = done.states[4], done.algorithm.reset(done.states[4])
-    before, after = flatten(state.params), flatten(again.params)
-    for path, x in after.items():
-        if "log_std" in path:
-            np.testing.assert_allclose(x, np.log(0.7), rtol=1e-6)
-            assert np.abs(np.asarray(before[path] - x)).max() > 1e-4
-        else:
-            np.testing.assert_array_equal(x, before[path])
-    assert max(int(jnp.abs(x).max()) for x in jax.tree.leaves(again.opt_state)) == 0
-    assert float(again.moments["advantage"]["count"]) == 0.0
-    assert float(again.moments["obs"]["count"]) > 0.0
-
-
-@every_run
-def test_observations_returns_and_advantages_are_counted_once_each(name, memory_size):
-    done = run(name, memory_size)
+def test_observations_returns_and_advantages_are_counted_once_each(name, kind):
+    done = run(name, kind)
     seen = np.concatenate([np.asarray(r.obs)[np.asarray(r.valid)] for r in done.rollouts])
     moments = done.states[4].moments
     for what in ("obs", "return", "advantage"):
@@ -226,9 +215,9 @@ def test_observations_returns_and_advantages_are_counted_once_each(name, memory_
 def test_gradients_of_policy_exploration_and_value_share_one_clip():
     done = run("a2c")
     # Before any step RMSprop's mean of squares is 0: after one on g it is 0.01 g^2.
-    rollout = done.rollouts[0]
-    algorithm = agent("a2c", cliff_suite(), batch_size=80, num_episodes=8, max_grad_norm=1e-3)
-    after, figures = update("a2c", algorithm, algorithm.init(KEY), rollout)
+    settings = {"num_minibatches": 1, "num_episodes": 8, "max_grad_norm": 1e-3}
+    algorithm = agent("a2c", cliff_suite(), **settings)
+    after, figures = updated(algorithm, algorithm.init(KEY), done.rollouts[0])
     assert float(figures["grad_norm"]) > 0.1
     squares = {path: x for path, x in flatten(after.opt_state).items() if ".nu" in path}
     assert {part for path in squares for part in ("log_std", "'value'") if part in path} == {
@@ -241,28 +230,25 @@ def test_gradients_of_policy_exploration_and_value_share_one_clip():
 
 def test_target_kl_ends_the_passes():
     done = run("ppo2")
-    state, rollout = done.states[0], done.rollouts[0]
-    config = replace(done.algorithm.config, target_kl=1e-9)
-    after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
+    state, rollout, config = done.states[0], done.rollouts[0], done.algorithm.config
+    strict, loose = (
+        type(done.algorithm)(replace(config, target_kl=kl), done.algorithm.spec)
+        for kl in (1e-9, 1e9)
+    )
+    after, figures = updated(strict, state, rollout)
     num_live = config.num_epochs * -(-int(np.sum(rollout.valid)) // 20)
     assert float(figures["update_share"]) == pytest.approx(1 / num_live)  # the first is at KL 0
-    config = replace(config, target_kl=1e9)
-    after, figures = compiled("ppo2")(config, done.algorithm.network, state, rollout)
+    after, figures = updated(loose, state, rollout)
     assert float(figures["update_share"]) == 1.0
     assert_close(after.params, done.states[1].params, 1e-6)
 
 
 def test_every_task_of_an_iteration_has_its_share_of_the_lanes():
     suite, shapes = point_suite(), []
-
-    def no_update(config, network, state, rollout):
-        shapes.append(rollout.valid.shape)
-        return state, {"loss_before": 0.0, "kl": 0.0}
-
     for settings in ({"num_steps": 78}, {"num_episodes": 5}):
-        algorithm = agent("a2c", suite, batch_size=20, num_tasks=2, **settings)
-        given = (algorithm.config, algorithm.network, algorithm.init(KEY), train_sampler(suite))
-        on_policy.iterate(*given, no_update)
+        algorithm = agent("a2c", suite, num_minibatches=4, num_tasks=2, **settings)
+        rollout = algorithm.collect(algorithm.init(KEY), train_sampler(suite))
+        shapes.append(rollout.valid.shape)
     assert shapes == [(2, 2, 20), (2, 2, 40)]
 
 
@@ -270,8 +256,9 @@ def test_every_task_of_an_iteration_has_its_share_of_the_lanes():
 @pytest.mark.parametrize("network", ["policy", "value"])
 def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
     done = run(name)
-    params = done.states[0].params
-    broken = {**params, network: jax.tree.map(lambda x: x * np.nan, params[network])}
+    towers = done.states[0].params["params"]
+    nan = jax.tree.map(lambda x: x * np.nan, towers[network])
+    broken = {"params": {**towers, network: nan}}
     sampler = train_sampler(cliff_suite(fall=0.3))
     where = {"policy": "task 'cliff': the action is not", "value": "diverged: loss_before is nan"}
     with pytest.raises(NotFinite, match=where[network]) as error:
@@ -285,32 +272,32 @@ def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
     [
         ({"discount": 1.1}, "discount must lie in"),
         ({"gae_lambda": -0.1}, "gae_lambda must lie in"),
-        ({"memory_size": 3, "shuffle": "steps"}, "whole sequences, not from shuffled steps"),
+        ({"memory": GRU, "shuffle": "steps"}, "whole sequences, not from shuffled steps"),
         ({"num_tasks": 3}, "num_lanes 4 must be a multiple of num_tasks 3"),
         ({"hidden_sizes": (8, 0)}, "hidden_sizes"),
         ({"lr": 0.0}, "lr must be greater than 0"),
-        ({"batch_size": 41}, "batch_size 41 is more than the 40 steps of an iteration"),
+        ({"num_minibatches": 41}, "num_minibatches 41 is more than the 40 steps of an iteration"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(name, settings, message):
     spec = EnvSpec(2, Continuous(2), 20)
-    given = {**SMALL, "num_steps": 40, "batch_size": 20, **settings}
+    given = {**SMALL, "num_steps": 40, "num_minibatches": 2, **settings}
     if name == "ppo":
-        given["critic"] = {"batch_size": 20}
+        given["critic"] = {"num_minibatches": 2}
     with pytest.raises(ConfigError, match=message) as caught:
         make_algorithm(name, spec, **given)
     assert "\n" not in str(caught.value)
 
 
-def test_a_minibatch_of_the_value_larger_than_the_batch_is_refused():
+def test_more_minibatches_of_the_value_than_steps_are_refused():
     spec = EnvSpec(2, Continuous(2), 20)
-    with pytest.raises(ConfigError, match=r"critic\.batch_size 64 is more than the 40 steps"):
-        make_algorithm("ppo", spec, **SMALL, num_steps=40, batch_size=20)
+    with pytest.raises(ConfigError, match=r"critic\.num_minibatches 32 is more than the 24 steps"):
+        make_algorithm("ppo", spec, **SMALL, num_steps=24, num_minibatches=2)
 
 
 def test_ppo2_is_refused_without_standardised_advantages():
-    with pytest.raises(ConfigError, match="standardizer"):
-        make_algorithm("ppo2", EnvSpec(2, Continuous(2), 20), standardizer="none")
+    with pytest.raises(ConfigError, match="normalize_advantage must not be"):
+        make_algorithm("ppo2", EnvSpec(2, Continuous(2), 20), normalize_advantage="none")
 
 
 @pytest.mark.parametrize("name", ["a2c", "ppo2"])
@@ -322,6 +309,7 @@ def test_negative_weights_of_the_loss_are_refused(name):
 def test_the_actor_takes_the_policy_and_its_normalisation():
     algorithm, state = run("ppo").algorithm, run("ppo").states[1]
     actor = algorithm.actor(state, deterministic=True)
-    assert isinstance(actor, EpisodicActor) and actor.deterministic
+    assert isinstance(actor, MemoryActor) and actor.deterministic
     assert actor.obs_moments is state.moments["obs"]
-    assert on_policy.episodic_actor(algorithm.network, state, False).params is state.params
+    assert actor.params is state.params
+    assert not algorithm.actor(state).deterministic

@@ -1,7 +1,6 @@
 """Losses of A2C, PPO, PPO2 and TRPO: golden values, and gradients against finite differences."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +8,14 @@ import numpy as np
 import pytest
 
 from adaptax.algorithms.on_policy import a2c, ppo, ppo2, trpo
-from adaptax.core.spec import Continuous, Discrete, EnvSpec
+from adaptax.core.spec import Continuous, Discrete
 from adaptax.functional.policy_losses import policy_gradient_loss
-from adaptax.functional.trust_region import TrustRegion, trust_region_step
+from adaptax.functional.trust_region import TrustRegion
 from adaptax.learning.sequences import Batch
-from adaptax.networks.actor_critic import actor_critic
+from adaptax.networks.actor_critic import ActorCritic, init_params, part_of
+from adaptax.networks.memory import MemoryConfig
 
-NUM, SIZE, MEMORY = 6, 2, 3
+NUM, SIZE, MEMORY = 6, 2, 4
 KEY = jax.random.key(0)
 spaces = pytest.mark.parametrize("space", [Continuous(3), Discrete(3)], ids=["gauss", "choice"])
 
@@ -41,28 +41,24 @@ class Stub:
     says: Says
     values: np.ndarray
 
-    def distribution(self, params, obs, memory, reset):
-        return self.says
+    def initial(self, lanes):
+        return ()
 
-    @property
-    def value(self):
-        return self
-
-    def apply(self, params, obs, memory, reset):
-        return jnp.asarray(self.values), None
+    def apply(self, params, memory, obs, reset=None):
+        return memory, (self.says, jnp.asarray(self.values))
 
 
 def batch_of(num: int, **fields) -> Batch:
     blank = np.zeros(num, np.float32)
     names = ("obs", "action", "log_prob", "advantage", "value", "target")
     given = dict.fromkeys(names, blank) | {"valid": np.ones(num, bool)} | fields
-    return Batch(**jax.tree.map(jnp.asarray, given), reset=None, memory={})
+    return Batch(**jax.tree.map(jnp.asarray, given), reset=None, memory=())
 
 
 def test_a2c_loss_golden():
     stub = Stub(Says(np.array([-1.0, -2.0]), 1.5), np.array([0.0, 1.0]))
     part = batch_of(2, advantage=np.array([1.0, -1.0]), target=np.ones(2))
-    loss, figures = a2c.loss(a2c.A2CConfig(), stub, {"value": None}, part)
+    loss, figures = a2c.loss(a2c.A2CConfig(), stub, {}, part)
     assert float(loss) == pytest.approx(-0.3765, abs=1e-6)
     assert float(figures["policy_loss"]) == pytest.approx(-0.5, abs=1e-6)
     assert float(figures["value_loss"]) == pytest.approx(0.25, abs=1e-6)
@@ -70,9 +66,8 @@ def test_a2c_loss_golden():
 
 def test_ppo_loss_golden():
     ratio = np.array([0.5, 0.9, 1.3, 1.3])
-    stub = Stub(Says(np.log(ratio), 0.0), np.zeros(4))
     part = batch_of(4, advantage=np.array([1.0, -1.0, 2.0, -2.0]))
-    loss, figures = ppo.loss(0.2, stub, {}, part)
+    loss, figures = ppo.loss(0.2, Says(np.log(ratio), 0.0), part)
     assert float(loss) == pytest.approx(0.15, abs=1e-6)
     assert float(figures["clip_fraction"]) == 0.75
     assert float(figures["approx_kl"]) == pytest.approx(
@@ -86,29 +81,38 @@ def test_ppo2_loss_golden(clip_value, value_term):
     given = {"value": np.array([1.0, 0.1]), "target": np.array([2.0, -1.0])}
     part = batch_of(2, advantage=np.array([3.0, 1.0]), **given)
     config = ppo2.PPO2Config(clip_range=0.2, clip_value=clip_value)
-    loss, figures = ppo2.loss(config, stub, {"value": None}, part)
+    loss, figures = ppo2.loss(config, stub, 1e-3, {}, part)
     assert float(figures["value_loss"]) == pytest.approx(value_term, abs=1e-6)
     assert float(loss) == pytest.approx(-2.0 + 0.5 * value_term - 1e-3 * 1.5, abs=1e-6)
 
 
-def real(space, memory_size=None, dtype=np.float32, **sizes):
+def real(space, kind="none", dtype=np.float32, hidden=(4,)):
     """A network, parameters, and six steps (or two sequences of three) that it acted in."""
-    network = actor_critic(EnvSpec(SIZE, space, 5), sizes.get("hidden", (4,)), memory_size, 0.7)
-    shapes = jax.eval_shape(lambda: network.init(KEY, SIZE))
+    network = ActorCritic(space, hidden, MemoryConfig(kind, MEMORY).make(), 0.7)
+    shapes = jax.eval_shape(lambda: init_params(network, KEY, SIZE))
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), dtype), shapes)
-    lead = (NUM,) if memory_size is None else (2, 3)
-    numbers = [jnp.asarray(rng.normal(size=lead), dtype) for _ in range(3)]
-    obs = jnp.asarray(rng.normal(size=(*lead, SIZE)), dtype)
-    memory, reset = {}, None
-    if memory_size is not None:
-        start = jnp.asarray(rng.normal(size=(2, memory_size)), dtype)
-        memory, reset = {"policy": start, "value": start}, jnp.array([[0, 0, 1], [0, 1, 0]], bool)
-    old = network.distribution(params, obs, memory, reset)
-    action = old.sample(KEY)
-    valid = jnp.ones(lead, bool).at[-1].set(memory_size is not None)
-    fields = (obs, action, old.log_prob(action), *numbers, valid)
-    return network, params, Batch(*fields, reset=reset, memory=memory)
+
+    def numbers(*shape):
+        return jnp.asarray(rng.normal(size=shape), dtype)
+
+    params = jax.tree.map(lambda x: 0.5 * numbers(*x.shape), shapes)
+    lead = (NUM,) if kind == "none" else (2, 3)
+    advantage, value, target = (numbers(*lead) for _ in range(3))
+    memory, reset = (), None
+    if kind != "none":
+        memory = jax.tree.map(lambda x: numbers(*x.shape), network.initial((2,)))
+        reset = jnp.array([[0, 0, 1], [0, 1, 0]], bool)
+    valid = jnp.ones(lead, bool).at[-1].set(kind != "none")
+    obs, blank = numbers(*lead, SIZE), jnp.zeros(lead, dtype)
+    part = Batch(obs, None, blank, advantage, value, target, valid, reset=reset, memory=memory)
+    acted, _ = part.outputs(network, params)
+    action = acted.sample(KEY)
+    return network, params, replace(part, action=action, log_prob=acted.log_prob(action))
+
+
+def ppo_loss(network, params, part):
+    """PPO's on what the network says."""
+    return ppo.loss(0.2, part.outputs(network, params)[0], part)[0]
 
 
 def finite_differences(f, params, eps: float = 1e-5):
@@ -119,12 +123,19 @@ def finite_differences(f, params, eps: float = 1e-5):
 
 
 @pytest.mark.parametrize(
-    ("space", "memory_size"), [(Continuous(3), None), (Discrete(3), None), (Continuous(3), MEMORY)]
+    ("space", "kind"),
+    [
+        (Continuous(3), "none"),
+        (Discrete(3), "none"),
+        (Continuous(3), "gru"),
+        (Continuous(3), "lstm"),
+        (Continuous(3), "fast-weights"),
+    ],
 )
-def test_a2c_gradient_equals_finite_differences(space, memory_size):
+def test_a2c_gradient_equals_finite_differences(space, kind):
     """Policy, exploration and value, with and without memory."""
     with jax.enable_x64(True):
-        network, params, part = real(space, memory_size, np.float64)
+        network, params, part = real(space, kind, np.float64)
 
         def loss(p):
             return a2c.loss(a2c.A2CConfig(entropy_coeff=0.1), network, p, part)[0]
@@ -134,8 +145,9 @@ def test_a2c_gradient_equals_finite_differences(space, memory_size):
         np.testing.assert_allclose(flat, expected, rtol=1e-6, atol=1e-9)
         moved = jax.tree.map(lambda x: float(jnp.abs(x).max()), jax.grad(loss)(params))
         if isinstance(space, Continuous):
-            assert moved["policy"]["params"]["ActionHead_0"]["log_std"] > 1e-3
-        assert min(max(jax.tree.leaves(moved[name])) for name in ("policy", "value")) > 1e-3
+            assert moved["params"]["policy"]["head"]["log_std"] > 1e-3
+        parts = (part_of(moved, name) for name in ("policy", "value"))
+        assert min(max(jax.tree.leaves(own)) for own in parts) > 1e-3
 
 
 @spaces
@@ -143,10 +155,10 @@ def test_ppo_at_the_old_policy_is_the_policy_gradient(space):
     network, params, part = real(space)
 
     def plain(p):
-        log_prob = network.distribution(p, part.obs, {}, None).log_prob(part.action)
+        log_prob = part.outputs(network, p)[0].log_prob(part.action)
         return jnp.sum(policy_gradient_loss(log_prob, part.advantage) * part.valid) / (NUM - 1)
 
-    loss, grads = jax.value_and_grad(lambda p: ppo.loss(0.2, network, p, part)[0])(params)
+    loss, grads = jax.value_and_grad(lambda p: ppo_loss(network, p, part))(params)
     assert float(loss) == pytest.approx(-float(part.advantage[:-1].mean()), abs=1e-6)
     for a, b in zip(*map(jax.tree.leaves, (grads, jax.grad(plain)(params))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -156,13 +168,13 @@ def test_the_ratio_of_an_update_is_joint_over_action_dimensions():
     """sigma 1, a mean shifted by (.3, -.2, .1), the action (.5, .4, -.3): 0.970446."""
     network, params, part = real(Continuous(3))
     shifted = jax.tree.map(jnp.zeros_like, params)
-    old_bias = shifted["policy"]["params"]["ActionHead_0"]["Dense_0"]["bias"]
-    assert old_bias.shape == (3,)
+    last = shifted["params"]["policy"]["head"]["Dense_0"]
+    assert last["bias"].shape == (3,)
     action = jnp.tile(jnp.array([0.5, 0.4, -0.3]), (NUM, 1))
-    old_log_prob = network.distribution(shifted, part.obs, {}, None).log_prob(action)
-    shifted["policy"]["params"]["ActionHead_0"]["Dense_0"]["bias"] = jnp.array([0.3, -0.2, 0.1])
+    old_log_prob = part.outputs(network, shifted)[0].log_prob(action)
+    last["bias"] = jnp.array([0.3, -0.2, 0.1])
     given = {"action": action, "log_prob": old_log_prob, "advantage": jnp.ones(NUM)}
-    loss, _ = ppo.loss(0.2, network, shifted, replace(part, **given))
+    loss = ppo_loss(network, shifted, replace(part, **given))
     assert -float(loss) == pytest.approx(0.970446, abs=1e-6)
 
 
@@ -178,37 +190,47 @@ def test_steps_that_are_not_valid_reach_no_gradient(space):
     )
     config = ppo2.PPO2Config()
     one, other = (
-        jax.grad(lambda p, b=b: ppo2.loss(config, network, p, b)[0])(params) for b in (part, noisy)
+        jax.grad(lambda p, b=b: ppo2.loss(config, network, 1e-3, p, b)[0])(params)
+        for b in (part, noisy)
     )
     for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
 @spaces
-@pytest.mark.parametrize("memory_size", [None, MEMORY])
-def test_trpo_objective_at_the_old_policy(space, memory_size):
-    network, params, part = real(space, memory_size)
-    loss, kl = trpo.objective(network, params, part, params)
+@pytest.mark.parametrize("kind", ["none", "gru", "lstm", "fast-weights"])
+def test_a_trpo_step_lowers_the_loss_within_the_bound_and_leaves_the_value(space, kind):
+    network, params, part = real(space, kind)
+    region = TrustRegion(max_kl_step=0.01)
+    after, figures = jax.jit(lambda p: trpo.policy_step(region, network, p, part))(params)
     advantage = np.asarray(part.advantage)[np.asarray(part.valid)]
-    assert float(loss) == pytest.approx(-advantage.mean(), abs=1e-6)
-    assert float(kl) == pytest.approx(0.0, abs=1e-6)
+    assert float(figures["loss_before"]) == pytest.approx(-advantage.mean(), abs=1e-6)
+    (old, _), (new, _) = (part.outputs(network, p) for p in (params, after))
+    kl = np.mean(np.asarray(old.kl(new))[np.asarray(part.valid)])
+    ratio = np.exp(new.log_prob(part.action) - part.log_prob)
+    loss = -float(np.mean((ratio * part.advantage)[np.asarray(part.valid)]))
+    assert float(figures["loss_after"]) == pytest.approx(loss, abs=1e-5)
+    assert loss < -advantage.mean() - 1e-3
+    assert 1e-3 < kl <= 0.01 * (1 + 1e-4)
+    for a, b in zip(*(jax.tree.leaves(part_of(p, "value")) for p in (params, after)), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
-def test_a_trpo_step_with_linear_mean_and_fixed_std_is_at_the_bound():
-    """The mean KL is exactly quadratic: the first trial step has it, and is taken (R8)."""
+def test_a_trpo_step_of_one_linear_layer_is_at_the_bound():
+    """With the std left as it is the mean KL is quadratic: the first trial step has it."""
     with jax.enable_x64(True):
         network, params, part = real(Continuous(3), hidden=(), dtype=np.float64)
-        head = params["policy"]["params"]["ActionHead_0"]
-        log_std = head["log_std"]
-
-        def objective(dense):
-            fixed = {"params": {"ActionHead_0": {"Dense_0": dense, "log_std": log_std}}}
-            return trpo.objective(network, params, part, {"policy": fixed})
-
-        region = TrustRegion(max_kl_step=0.01, reg_coeff=0.0, cg_iters=30)
-        close = replace(region, max_kl_step=0.01 * (1 + 1e-5))
-        step = jax.jit(partial(trust_region_step, objective, settings=close))
-        after, figures = step(head["Dense_0"])
+        # At a std below the floor its gradient is zero, and the mean alone can move.
+        head = params["params"]["policy"]["head"]
+        head["log_std"] = jnp.full(3, -50.0)
+        mean = part.outputs(network, params)[0].mean
+        part = replace(part, action=mean + 1e-3 * part.action)
+        acted, _ = part.outputs(network, params)
+        part = replace(part, log_prob=acted.log_prob(part.action))
+        region = TrustRegion(max_kl_step=0.01 * (1 + 1e-5), reg_coeff=0.0, cg_iters=30)
+        after, figures = jax.jit(lambda p: trpo.policy_step(region, network, p, part))(params)
         assert float(figures["line_search_tries"]) == 1.0
-        assert float(objective(after)[1]) == pytest.approx(0.01, abs=1e-6)
-        assert float(objective(after)[1]) <= close.max_kl_step
+        kl = acted.kl(part.outputs(network, after)[0])
+        mean_kl = float(jnp.sum(kl * part.valid) / jnp.sum(part.valid))
+        assert mean_kl == pytest.approx(0.01, abs=1e-6)
+        assert mean_kl <= region.max_kl_step

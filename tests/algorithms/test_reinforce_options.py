@@ -8,19 +8,39 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig, _baseline, _update
+from adaptax.algorithms.base import updated
+from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig
 from adaptax.core.errors import ConfigError
+from adaptax.networks.memory import MemoryConfig
 
 CONFIG = ReinforceConfig(
     num_lanes=4,
     num_episodes=2,
     hidden_sizes=(5,),
     baseline="linear",
-    memory_size=3,
+    memory=MemoryConfig("gru", 3),
     normalize_obs=True,
-    lr_scheduler="linear",
+    lr_schedule="linear",
     max_grad_norm=0.5,
 )
+
+
+class Given:
+    """A sampler that gives one rollout, whatever it is asked for."""
+
+    def __init__(self, rollout):
+        self.rollout = rollout
+
+    def sample_tasks(self, n):
+        return ()
+
+    def episodes(self, *asked):
+        return self.rollout
+
+
+def baseline(config, algorithm, state, rollout):
+    """What is subtracted from the rollout's returns."""
+    return Reinforce(config, algorithm.spec).collect(state, Given(rollout))[1]
 
 
 @functools.cache
@@ -41,7 +61,7 @@ def run():
 
 def test_the_linear_baseline_is_the_ridge_fit_of_discounted_returns():
     """Features of observation and time by hand, episode by episode; ridge 1e-5, as extra rows."""
-    _, _, rollouts = run()
+    algorithm, states, rollouts = run()
     r, rows, returns, places = rollouts[0], [], [], []
     for lane in np.ndindex(r.valid.shape[:2]):
         later, episode = 0.0, []
@@ -59,18 +79,19 @@ def test_the_linear_baseline_is_the_ridge_fit_of_discounted_returns():
     size = len(rows[0])
     more = np.concatenate([rows, np.sqrt(1e-5) * np.eye(size)])
     weights = np.linalg.lstsq(more, np.concatenate([returns, np.zeros(size)]))[0]
-    found = _baseline(CONFIG, r)
+    found = baseline(CONFIG, algorithm, states[0], r)
     at_places = found[tuple(np.transpose(places))]
     np.testing.assert_allclose(at_places, rows @ weights, rtol=1e-4, atol=1e-4)
     assert np.std(at_places) > 0.1
-    assert np.all(_baseline(replace(CONFIG, baseline="none"), r) == 0.0)
+    without = replace(CONFIG, baseline="none")
+    assert np.all(baseline(without, algorithm, states[0], r) == 0.0)
 
 
 def test_the_baseline_changes_the_step():
     algorithm, states, rollouts = run()
-    network, baseline = algorithm.network, _baseline(CONFIG, rollouts[0])
+    fitted = baseline(CONFIG, algorithm, states[0], rollouts[0])
     with_it, without = (
-        _update(CONFIG, network, states[0], rollouts[0], b)[0] for b in (baseline, 0 * baseline)
+        updated(algorithm, states[0], (rollouts[0], b))[0] for b in (fitted, 0 * fitted)
     )
     assert fingerprint(with_it) == fingerprint(states[1])
     assert fingerprint(with_it.params) != fingerprint(without.params)
@@ -86,8 +107,8 @@ def test_padding_changes_no_bit():
         obs=np.where(valid[..., None], rollout.obs, 1e6).astype(np.float32),
         terminated=np.asarray(rollout.terminated) | ~valid,
     )
-    baseline = _baseline(CONFIG, noisy)
-    state, _ = _update(CONFIG, algorithm.network, states[0], noisy, baseline)
+    fitted = baseline(CONFIG, algorithm, states[0], noisy)
+    state, _ = updated(algorithm, states[0], (noisy, fitted))
     assert fingerprint(state) == fingerprint(states[1])
 
 
@@ -100,21 +121,25 @@ def test_observations_are_counted_once():
 
 def test_episodes_along_lanes_or_along_time_give_the_same_update():
     suite = point_suite()
-    config = ReinforceConfig(num_lanes=4, num_episodes=2, hidden_sizes=(5,), memory_size=3)
+    memory = MemoryConfig("gru", 3)
+    config = ReinforceConfig(num_lanes=4, num_episodes=2, hidden_sizes=(5,), memory=memory)
     algorithm, sampler = Reinforce(config, suite.spec), train_sampler(suite)
-    state, tasks = algorithm.init(jax.random.key(0)), sampler.sample_tasks(1)
-    along_time = sampler.episodes(algorithm.actor(state), tasks, 4, 2)
-    bare = replace(along_time, final_carry=None)
-    along_lanes = jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), bare)
+    state = algorithm.init(jax.random.key(0))
+    actor, (along_time, nothing) = algorithm.actor(state), algorithm.collect(state, sampler)
+    along_lanes = replace(
+        jax.tree.map(lambda x: x.reshape(1, 8, 20, *x.shape[3:]), along_time.steps),
+        initial_carry=actor.begin(1, 8, jax.random.key(0)),
+    )
+    assert not nothing.any()
     one, other = (
-        _update(config, algorithm.network, state, r, _baseline(config, r))[0].params
+        updated(algorithm, state, (r, nothing.reshape(r.reward.shape)))[0].params
         for r in (along_time, along_lanes)
     )
     for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"memory_size": 0}, {"max_grad_norm": 0.0}])
+@pytest.mark.parametrize("settings", [{"lr_schedule_steps": 0}, {"max_grad_norm": 0.0}])
 def test_bad_options_are_refused_by_name(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         ReinforceConfig(**settings)

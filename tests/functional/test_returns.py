@@ -11,6 +11,7 @@ from adaptax.functional.returns import (
     episode_sums,
     gae,
     path_ends,
+    returns_so_far,
 )
 
 REWARD = np.array([1.0, 2.0, 3.0], np.float32)
@@ -245,3 +246,16 @@ def test_a_path_ends_with_its_episode_or_with_its_lane():
     valid = np.array([[True, True, True, False], [True, True, True, True]])
     ends = path_ends(terminated, truncated, valid)
     np.testing.assert_array_equal(ends, [[0, 1, 1, 0], [1, 0, 0, 1]])
+
+
+def test_returns_so_far_equal_a_loop_over_the_steps_of_each_lane():
+    data = lanes()
+    ends = data["terminated"] | data["truncated"]
+    start = np.random.default_rng(1).normal(size=len(ends))
+    expected = np.zeros_like(data["reward"])
+    for lane, t in np.ndindex(*ends.shape):
+        begins = t == 0 or ends[lane, t - 1]
+        before = (start[lane] if t == 0 else 0.0) if begins else expected[lane, t - 1]
+        expected[lane, t] = before + data["reward"][lane, t]
+    found = jax.jit(returns_so_far)(data["reward"], ends, start)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from oracles import advantages
 
-from adaptax.core.errors import ConfigError
-from adaptax.learning.estimator import GAE, CriticConfig
+from adaptax.algorithms.on_policy.family import State, fit_critic
+from adaptax.algorithms.on_policy.ppo import CriticConfig, PPOConfig
+from adaptax.core.spec import Discrete
+from adaptax.learning import estimator
+from adaptax.learning.estimator import Normalization, network_values, policy_advantage
 from adaptax.learning.minibatches import optimizer
-from adaptax.learning.sequences import Sequences
-from adaptax.networks.actor_critic import Body, Value
+from adaptax.learning.sequences import Batch, Sequences
+from adaptax.networks.actor_critic import ActorCritic, init_params, part_of
+from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import fresh_moments, restored, standardized, updated_moments
 
 KEY = jax.random.key(0)
@@ -22,15 +26,34 @@ B, T, SIZE, H = 3, 12, 2, 4
 GOLDEN = {"terminated": [4.19392, 4.286, 3.0], "truncated": [4.567168, 4.8044, 3.72]}
 
 
-class TableValue:
-    """A stub of a value network: what it says is an observation's only number."""
+KINDS = ("gru", "lstm", "fast-weights")
 
-    def apply(self, params, obs, memory=None, reset=None):
-        return obs[..., 0], None
+
+@dataclass(frozen=True)
+class Settings:
+    """What advantages are made by."""
+
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    normalize_advantage: Normalization = "batch"
+    positive_advantage: bool = False
+
+
+SHORT = Settings(0.9, 0.8)
+
+
+class TableValue:
+    """A stub of an actor-critic: the value that it says is an observation's only number."""
+
+    def initial(self, lanes):
+        return ()
+
+    def apply(self, params, memory, obs, reset=None):
+        return memory, (None, obs[..., 0])
 
 
 def golden_sequences(end: str) -> Sequences:
-    """The golden vector of conformance 2.2; observations are their values."""
+    """Three steps whose lambda-returns are known; observations are their values."""
     last = np.array([[False, False, True]])
     return sequences_of(
         obs=np.array([[[0.5], [0.6], [0.7]]], np.float32),
@@ -48,7 +71,8 @@ def sequences_of(obs, next_obs, reward, terminated, truncated, **more) -> Sequen
         "log_prob": np.zeros_like(reward),
         "valid": np.ones_like(ends),
         "reset": np.pad(ends[:, :-1], ((0, 0), (1, 0))),
-        "memory": {},
+        "memory": (),
+        "inputs": obs,
     }
     given = {"obs": obs, "next_obs": next_obs, "reward": reward}
     flags = {"terminated": terminated, "truncated": truncated}
@@ -56,111 +80,131 @@ def sequences_of(obs, next_obs, reward, terminated, truncated, **more) -> Sequen
 
 
 @functools.cache
-def random_sequences(memory: bool = False) -> Sequences:
+def random_sequences(kind: str = "none") -> Sequences:
     """Three lanes of several episodes each, the last unfinished; with memory, its starts."""
     rng = np.random.default_rng(0)
     obs, other = rng.normal(size=(2, B, T, SIZE)).astype(np.float32)
     terminated, truncated = rng.random((2, B, T)) < 0.15
     ends = terminated | truncated
     follows = np.concatenate([obs[:, 1:], other[:, -1:]], axis=1)
-    start = rng.normal(size=(B, H)).astype(np.float32)
+    reward = rng.normal(size=(B, T)).astype(np.float32)
+    empty = network(kind)[0].initial((B,))
     return sequences_of(
         obs=obs,
         next_obs=np.where(ends[..., None], other, follows),
-        reward=rng.normal(size=(B, T)).astype(np.float32),
+        reward=reward,
         terminated=terminated,
         truncated=truncated,
-        memory={"value": start} if memory else {},
+        memory=jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), empty),
     )
 
 
 @functools.cache
-def network(memory_size: int | None = None):
-    value = Value(Body((5,), memory_size))
-    memory = None if memory_size is None else jnp.zeros((1, memory_size))
-    shapes = jax.eval_shape(lambda: value.init(KEY, jnp.zeros((1, 1, SIZE)), memory))
+def network(kind: str = "none"):
+    """An actor-critic and random parameters."""
+    actor_critic = ActorCritic(Discrete(2), (5,), MemoryConfig(kind, H).make())
+    shapes = jax.eval_shape(lambda: init_params(actor_critic, KEY, SIZE))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), shapes)
-    return value, params
+    return actor_critic, params
 
 
-def estimate(critic: GAE, params, sequences: Sequences, scales=None, **settings):
-    return critic.estimate(params, scales or {}, sequences, **settings)[0]
+def estimate(settings, agent, sequences: Sequences, scales=None, **more):
+    """What the agent, a network and its parameters, says of sequences."""
+    return estimator.estimate(settings, *agent, scales or {}, sequences, **more)[0]
+
+
+TABLE = (TableValue(), {})
 
 
 @pytest.mark.parametrize("end", GOLDEN)
 def test_lambda_return_golden_vector(end):
-    critic = GAE(TableValue(), 0.9, 0.8)
-    got = estimate(critic, {}, golden_sequences(end))
+    got = estimate(SHORT, TABLE, golden_sequences(end))
     np.testing.assert_allclose(got.target[0], GOLDEN[end], rtol=1e-6)
     np.testing.assert_allclose(got.advantage[0] + got.value[0], GOLDEN[end], rtol=1e-6)
 
 
 def test_standardised_advantage_golden_vector():
-    critic, sequences = GAE(TableValue(), 0.9, 0.8), golden_sequences("terminated")
-    raw = estimate(critic, {}, sequences).advantage
-    standard, _ = critic.policy_advantage(raw, sequences.valid, {})
+    sequences = golden_sequences("terminated")
+    raw = estimate(SHORT, TABLE, sequences).advantage
+    standard, _ = policy_advantage(SHORT, raw, sequences.valid, {})
     np.testing.assert_allclose(standard[0], [0.713142, 0.701055, -1.414196], atol=1e-6)
 
 
-@pytest.mark.parametrize("standardize_adv", [True, False])
-def test_targets_do_not_depend_on_the_standardisation_of_advantages(standardize_adv):
-    critic = GAE(TableValue(), 0.9, 0.8, standardize_adv)
-    got = estimate(critic, {}, golden_sequences("truncated"))
+@pytest.mark.parametrize("normalization", ["batch", "sequence", "none"])
+def test_advantages_have_the_moments_that_the_setting_says(normalization):
+    rng = np.random.default_rng(0)
+    raw = rng.normal(3.0, [[1.0], [5.0]], size=(2, 9)).astype(np.float32)
+    valid = np.arange(9) < [[9], [6]]
+    settings = Settings(normalize_advantage=normalization)
+    got, scales = policy_advantage(settings, jnp.asarray(raw), jnp.asarray(valid), {})
+    assert scales == {}
+    parts = (
+        [valid]
+        if normalization == "batch"
+        else [valid & (np.arange(2)[:, None] == i) for i in (0, 1)]
+    )
+    for part in parts:
+        own = raw[part].astype(float)
+        if normalization != "none":
+            own = (own - own.mean()) / own.std()
+        np.testing.assert_allclose(np.asarray(got)[part], own, atol=1e-5)
+
+
+def test_shifted_advantages_are_positive_and_keep_their_differences():
+    raw, valid = jnp.array([[1.0, -2.0, 4.0, -9.0]]), jnp.array([[True, True, True, False]])
+    settings = Settings(normalize_advantage="none", positive_advantage=True)
+    got = np.asarray(policy_advantage(settings, raw, valid, {})[0])[0, :3]
+    assert 0 < got.min() < 1e-3
+    np.testing.assert_allclose(got - got[0], [0.0, -3.0, 3.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("normalization", ["none", "batch"])
+def test_targets_do_not_depend_on_the_standardisation_of_advantages(normalization):
+    settings = replace(SHORT, normalize_advantage=normalization)
+    got = estimate(settings, TABLE, golden_sequences("truncated"))
     np.testing.assert_allclose(got.target[0], GOLDEN["truncated"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("end", "expected"), [("terminated", [5.23, 4.7, 3.0]), ("truncated", [5.8132, 5.348, 3.72])]
 )
-def test_empirical_returns_bootstrap_only_where_something_follows(end, expected):
-    critic = GAE(TableValue(), 0.9, 0.8)
-    got = estimate(critic, {}, golden_sequences(end), empirical=True)
+def test_monte_carlo_returns_bootstrap_only_where_something_follows(end, expected):
+    got = estimate(SHORT, TABLE, golden_sequences(end), monte_carlo=True)
     np.testing.assert_allclose(got.target[0], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["discount", "gae_lambda"])
-@pytest.mark.parametrize("value", [-0.1, 1.1])
-def test_discount_and_lambda_outside_the_unit_interval_are_refused(name, value):
-    with pytest.raises(ConfigError, match=name):
-        GAE(TableValue(), **{name: value})
-
-
 def test_a_lane_of_several_episodes_equals_each_alone():
-    value, params = network()
-    sequences, critic = random_sequences(), GAE(value)
-    whole = np.asarray(estimate(critic, params, sequences).advantage)
+    sequences = random_sequences()
+    whole = np.asarray(estimate(Settings(), network(), sequences).advantage)
     ends = np.asarray(sequences.terminated | sequences.truncated)
     for lane in range(B):
         bounds = [0, *(np.flatnonzero(ends[lane]) + 1), T]
         for start, stop in itertools.pairwise(bounds):
             if start < stop:
                 part = jax.tree.map(lambda x, n=lane, a=start, b=stop: x[n : n + 1, a:b], sequences)
-                alone = np.asarray(estimate(critic, params, part).advantage)
+                alone = np.asarray(estimate(Settings(), network(), part).advantage)
                 np.testing.assert_allclose(alone[0], whole[lane, start:stop], atol=1e-5)
 
 
 def test_lambda_one_gives_the_return_minus_the_value():
-    value, params = network()
-    got = estimate(GAE(value, gae_lambda=1.0), params, random_sequences())
-    returns = estimate(GAE(value), params, random_sequences(), empirical=True).target
+    got = estimate(Settings(gae_lambda=1.0), network(), random_sequences())
+    returns = estimate(Settings(), network(), random_sequences(), monte_carlo=True).target
     np.testing.assert_allclose(got.advantage, returns - got.value, atol=1e-5)
 
 
 def test_lambda_zero_gives_the_temporal_difference():
-    value, params = network()
     s = random_sequences()
-    got = estimate(GAE(value, gae_lambda=0.0), params, s)
-    output, following = GAE(value).values(params, s)
+    got = estimate(Settings(gae_lambda=0.0), network(), s)
+    output, following = network_values(*network(), s)
     expected = s.reward + 0.99 * jnp.where(s.terminated, 0.0, following) - output
     np.testing.assert_allclose(got.advantage, expected, atol=1e-6)
 
 
 def test_advantages_equal_a_slow_double_sum():
-    value, params = network()
-    s, got = random_sequences(), None
-    got = np.asarray(estimate(GAE(value), params, s).advantage, float)
-    output, following = (np.asarray(x, float) for x in GAE(value).values(params, s))
+    s = random_sequences()
+    got = np.asarray(estimate(Settings(), network(), s).advantage, float)
+    output, following = (np.asarray(x, float) for x in network_values(*network(), s))
     delta = np.asarray(s.reward) + 0.99 * np.where(s.terminated, 0.0, following) - output
     ends = np.asarray(s.terminated | s.truncated)
     for b in range(B):
@@ -173,25 +217,30 @@ def test_advantages_equal_a_slow_double_sum():
             assert got[b, t] == pytest.approx(total, abs=1e-5)
 
 
-def test_a_recurrent_value_step_by_step_equals_the_whole_sequence():
-    value, params = network(H)
-    s = random_sequences(memory=True)
-    output, following = GAE(value).values(params, s)
-    memory, states = s.memory["value"], []
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recurrent_value_equals_that_of_the_whole_sequence(kind):
+    actor_critic, params = network(kind)
+    s = random_sequences(kind)
+    output, _ = network_values(actor_critic, params, s)
+    given = (params, s.memory, s.obs, s.reset)
+    _, (_, expected) = actor_critic.apply(*given, method="sequence")
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_what_follows_a_step_is_seen_with_the_memory_after_it():
+    actor_critic, params = network("gru")
+    s = random_sequences("gru")
+    _, following = network_values(actor_critic, params, s)
     for t in range(T):
-        memory = jnp.where(s.reset[:, t, None], 0.0, memory)
-        one, after = value.apply(params, s.obs[:, t, None], memory)
-        np.testing.assert_allclose(output[:, t], one[:, 0], atol=1e-5)
-        memory = after[:, 0]
-        states.append(memory)
-        next_one, _ = value.apply(params, s.next_obs[:, t, None], memory)
-        np.testing.assert_allclose(following[:, t], next_one[:, 0], atol=1e-5)
+        until = (params, s.memory, s.obs[:, : t + 1], s.reset[:, : t + 1])
+        memory, _ = actor_critic.apply(*until, method="sequence")
+        _, (_, expected) = actor_critic.apply(params, memory, s.next_obs[:, t])
+        np.testing.assert_allclose(following[:, t], expected, atol=1e-5)
 
 
 def test_inside_an_episode_the_next_value_is_the_value_of_the_next_step():
-    value, params = network(H)
-    s = random_sequences(memory=True)
-    output, following = map(np.asarray, GAE(value).values(params, s))
+    s = random_sequences("gru")
+    output, following = map(np.asarray, network_values(*network("gru"), s))
     inside = ~np.asarray(s.terminated | s.truncated)[:, :-1]
     np.testing.assert_allclose(following[:, :-1][inside], output[:, 1:][inside], atol=1e-5)
     assert np.abs(following[:, :-1][~inside] - output[:, 1:][~inside]).min() > 1e-4
@@ -207,51 +256,70 @@ def chain(num_lanes: int = 4) -> tuple[Sequences, np.ndarray]:
     return sequences_of(obs, following, reward, last, np.zeros_like(last)), np.array(returns)
 
 
-@pytest.mark.parametrize("adv_from", ["old", "new"])
-def test_a_linear_value_on_one_hot_states_learns_their_returns(adv_from):
+LINEAR = ActorCritic(Discrete(2), ())
+
+
+def linear_state(fit: CriticConfig) -> State:
+    """A fresh linear value on the chain."""
+    params = init_params(LINEAR, KEY, 5)
+    opt_state = {"value": optimizer(fit).init(part_of(params, "value"))}
+    return State(params, opt_state, {}, jnp.array(0), KEY)
+
+
+@pytest.mark.parametrize("advantage_from", ["old", "new"])
+def test_a_linear_value_on_one_hot_states_learns_their_returns(advantage_from):
     sequences, returns = chain()
-    value = Value(Body(()))
-    params = value.init(KEY, sequences.obs)
-    config = CriticConfig(num_epoch=40, batch_size=10, lr=0.02, adv_from=adv_from)
-    critic = GAE(value, 0.9, 0.95)
-    update = jax.jit(lambda now, key: critic.update(config, now, {}, sequences, key))
-    now = (params, optimizer(config).init(params))
-    for i in range(25):
-        now, _, batch, figures = update(now, jax.random.fold_in(KEY, i))
-    learned, _ = value.apply(now[0], sequences.obs[0])
+    fit = CriticConfig(num_epochs=40, num_minibatches=2, lr=0.02, advantage_from=advantage_from)
+    config = PPOConfig(discount=0.9, critic=fit)
+    update = jax.jit(lambda state: fit_critic(config, fit, LINEAR, state, sequences))
+    state = linear_state(fit)
+    for _ in range(25):
+        state, batch, figures = update(state)
+    _, (_, learned) = LINEAR.apply(state.params, LINEAR.initial((5,)), sequences.obs[0])
     np.testing.assert_allclose(learned, returns, atol=1e-2)
     assert float(figures["explained_variance"]) > 0.99
     assert float(figures["value_loss"]) < 1e-4
     assert batch.obs.shape == (20, 5)
 
 
-def first_update(config: CriticConfig, *, standardize_adv: bool = False):
+def first_fit(
+    advantage_from: str = "old", normalization: Normalization = "none"
+) -> tuple[PPOConfig, Sequences, State, State, Batch]:
+    """Settings, data, the states before and after a fit, and what the policy learns from."""
     sequences, _ = chain()
-    value = Value(Body(()))
-    params = value.init(KEY, sequences.obs)
-    critic = GAE(value, 0.9, 0.95, standardize_adv)
-    start = (params, optimizer(config).init(params))
-    end, _, batch, _ = critic.update(config, start, {}, sequences, KEY)
-    return critic, sequences, start[0], end[0], batch
+    fit = CriticConfig(num_epochs=5, num_minibatches=2, lr=0.1, advantage_from=advantage_from)
+    config = PPOConfig(discount=0.9, normalize_advantage=normalization, critic=fit)
+    before = linear_state(fit)
+    after, batch, _ = fit_critic(config, fit, LINEAR, before, sequences)
+    return config, sequences, before, after, batch
 
 
-@pytest.mark.parametrize("adv_from", ["old", "new"])
-def test_advantages_come_from_the_value_that_the_setting_says(adv_from):
-    config = CriticConfig(num_epoch=5, batch_size=10, lr=0.1, adv_from=adv_from)
-    critic, sequences, before, after, batch = first_update(config)
-    used, other = (before, after) if adv_from == "old" else (after, before)
-    expected, differs = (estimate(critic, p, sequences).advantage for p in (used, other))
+@pytest.mark.parametrize("advantage_from", ["old", "new"])
+def test_advantages_come_from_the_value_that_the_setting_says(advantage_from):
+    config, sequences, before, after, batch = first_fit(advantage_from)
+    used, other = (before, after) if advantage_from == "old" else (after, before)
+    expected, differs = (
+        estimate(config, (LINEAR, state.params), sequences).advantage for state in (used, other)
+    )
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), atol=1e-6)
     assert np.abs(np.asarray(batch.advantage - differs.reshape(-1))).max() > 0.01
 
 
-@pytest.mark.parametrize("standardize_adv", [True, False])
-def test_targets_stay_those_of_the_value_before_its_fit(standardize_adv):
+@pytest.mark.parametrize("normalization", ["none", "batch"])
+def test_targets_stay_those_of_the_value_before_its_fit(normalization):
     """And are of raw advantages, however those that the policy gets are scaled."""
-    config = CriticConfig(num_epoch=5, batch_size=10)
-    critic, sequences, before, _, batch = first_update(config, standardize_adv=standardize_adv)
-    expected = estimate(critic, before, sequences).target
+    config, sequences, before, _, batch = first_fit(normalization=normalization)
+    expected = estimate(config, (LINEAR, before.params), sequences).target
     np.testing.assert_allclose(batch.target, expected.reshape(-1), atol=1e-6)
+
+
+def test_a_fit_of_the_value_leaves_the_policy_as_it_was():
+    _, _, before, after, _ = first_fit()
+    for name, alike in (("policy", True), ("value", False)):
+        pairs = zip(
+            *(jax.tree.leaves(part_of(s.params, name)) for s in (before, after)), strict=True
+        )
+        assert all(np.array_equal(a, b) == alike for a, b in pairs), name
 
 
 def test_moments_equal_numpys_of_all_data_seen():
@@ -268,14 +336,14 @@ def test_moments_equal_numpys_of_all_data_seen():
     assert float(moments["count"]) == len(seen)
 
 
-def test_the_running_standardiser_uses_all_advantages_seen():
-    critic, rng = GAE(TableValue()), np.random.default_rng(0)
+def test_running_moments_are_of_all_advantages_seen():
+    settings, rng = Settings(normalize_advantage="running"), np.random.default_rng(0)
     scales, seen = {"advantage": fresh_moments(1)}, []
     for _ in range(3):
         raw = rng.normal(5.0, 2.0, size=(2, 6)).astype(np.float32)
         valid = np.ones_like(raw, bool)
         seen.append(raw)
-        standard, scales = critic.policy_advantage(jnp.asarray(raw), jnp.asarray(valid), scales)
+        standard, scales = policy_advantage(settings, jnp.asarray(raw), jnp.asarray(valid), scales)
     everything = np.concatenate(seen)
     expected = (raw - everything.mean()) / everything.std()
     np.testing.assert_allclose(standard, expected, atol=1e-5)
@@ -288,16 +356,14 @@ def test_values_in_units_of_returns_give_the_same_advantages():
     scaled = replace(
         s, obs=standardized(s.obs, moments), next_obs=standardized(s.next_obs, moments)
     )
-    critic = GAE(TableValue(), 0.9, 0.8)
-    plain = estimate(critic, {}, s)
-    got, scales = critic.estimate({}, {"return": moments}, scaled)
+    plain = estimate(SHORT, TABLE, s)
+    got, scales = estimator.estimate(SHORT, *TABLE, {"return": moments}, scaled)
     np.testing.assert_allclose(got.advantage, plain.advantage, rtol=1e-5)
     np.testing.assert_allclose(restored(got.target, scales["return"]), plain.target, rtol=1e-5)
     assert float(scales["return"]["count"]) == 4.0
 
 
 def test_padding_changes_no_estimate():
-    value, params = network()
     s = random_sequences()
     valid = np.arange(T) < np.array([[T], [7], [4]])
     garbage = replace(
@@ -308,19 +374,18 @@ def test_padding_changes_no_estimate():
         terminated=jnp.where(valid, s.terminated, True),
     )
     clean = replace(s, valid=jnp.asarray(valid))
-    one, other = (estimate(GAE(value), params, x) for x in (clean, garbage))
+    one, other = (estimate(Settings(), network(), x) for x in (clean, garbage))
     np.testing.assert_array_equal(one.advantage, other.advantage)
     np.testing.assert_array_equal(np.asarray(one.target)[valid], np.asarray(other.target)[valid])
 
 
 def test_estimates_equal_a_loop_over_the_steps_of_each_lane():
-    value, params = network()
     s = replace(random_sequences(), valid=jnp.asarray(np.arange(T) < [[T], [7], [4]]))
     steps = {name: np.asarray(getattr(s, name)) for name in ("reward", "valid")}
     steps |= {"terminated": np.asarray(s.terminated), "truncated": np.asarray(s.truncated)}
-    output, following = (np.asarray(value.apply(params, x)[0]) for x in (s.obs, s.next_obs))
+    output, following = (np.asarray(x) for x in network_values(*network(), s))
     expected = advantages.gae(steps, output, following, discount=0.9, gae_lambda=0.8)
-    found = estimate(GAE(value, 0.9, 0.8), params, s)
+    found = estimate(SHORT, network(), s)
     np.testing.assert_allclose(found.advantage, expected, atol=1e-5)
     target = np.asarray(found.target)[steps["valid"]]
     np.testing.assert_allclose(target, (expected + output)[steps["valid"]], atol=1e-5)

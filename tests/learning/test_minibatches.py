@@ -6,7 +6,14 @@ import numpy as np
 import optax
 import pytest
 
-from adaptax.learning.minibatches import clipped, descend, learning_rate, optimizer, shuffled_rows
+from adaptax.learning.minibatches import (
+    clipped,
+    descend,
+    learning_rate,
+    optimizer,
+    run_passes,
+    shuffled_rows,
+)
 
 KEY = jax.random.key(0)
 ALL = jnp.ones(6, bool)
@@ -116,3 +123,58 @@ def test_an_optimizer_follows_its_schedule():
         update, state = step.update(jnp.ones(()), state)
         sizes.append(-float(update))
     np.testing.assert_allclose(sizes, [0.5, 0.375, 0.25, 0.125, 0.0], atol=1e-7)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Numbers:
+    """Rows of one number each, some of them empty."""
+
+    x: jax.Array
+    usable: jax.Array
+
+
+@dataclass(frozen=True)
+class PassSettings(Settings):
+    num_epochs: int = 1
+    num_minibatches: int = 2
+
+
+def passes_over(num_rows: int, num_empty: int, **settings):
+    """How far the sum of the rows seen went, the number of steps made, and figures.
+
+    Row i weighs 4^i, so that the sum tells how often each was seen.
+    """
+    weights = jnp.asarray(4.0 ** np.arange(num_rows))
+    batch = Numbers(weights, jnp.arange(num_rows) < num_rows - num_empty)
+
+    def seen(params, part):
+        return -params * jnp.sum(part.x * part.usable), {"rows": jnp.sum(part.usable) * 1.0}
+
+    step = optax.chain(optax.scale(-1.0), optax.scale_by_schedule(lambda n: 1.0))
+    start = (jnp.zeros(()), step.init(jnp.zeros(())))
+    given = PassSettings(**settings)
+    (total, state), figures = run_passes(given, seen, start, batch, KEY, make=lambda rate: step)
+    return float(total), int(state[1].count), figures
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_minibatches", "num_steps"),
+    [(6, 2, 2), (6, 3, 3), (5, 2, 2), (7, 3, 3), (6, 4, 3)],
+)
+def test_a_pass_takes_every_row_once_in_so_many_parts(num_rows, num_minibatches, num_steps):
+    """Of equal size but for the last: six rows in four parts are three of two."""
+    settings = {"num_minibatches": num_minibatches, "num_epochs": 2}
+    total, count, _ = passes_over(num_rows, 0, **settings)
+    assert total == 2 * sum(4.0**i for i in range(num_rows))
+    assert count == 2 * num_steps
+
+
+def test_more_minibatches_than_rows_are_one_for_each():
+    assert passes_over(3, 0, num_minibatches=64)[1] == 3
+
+
+def test_minibatches_of_empty_rows_make_no_step():
+    total, count, figures = passes_over(6, 3, num_minibatches=3)
+    assert (total, count) == (1 + 4 + 16, 2)
+    assert float(figures["rows"]) == 1.5 and float(figures["update_share"]) == 1.0

@@ -100,8 +100,9 @@ def test_memory_is_cleared_where_an_episode_ends_and_nowhere_else(stepped):
 @both_loops
 def test_the_next_call_goes_on_with_the_memory_of_the_last(stepped):
     first, second = two_calls(stepped=stepped)
-    both = (second.initial_carry, first.final_carry)
-    for one, other in zip(*map(jax.tree.leaves, both), strict=True):
+    for one, other in zip(
+        *map(jax.tree.leaves, (second.initial_carry, first.final_carry)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
     for memory in second.initial_carry["memory"].values():
         assert (np.abs(memory).max(-1) > 0.0).all()
