@@ -19,7 +19,7 @@ _SMALL_REPLAY = {
     "num_cycles": 4,
     "num_steps": 40,
     "buffer_size": 5000,
-    "num_initial_steps": 200,
+    "num_initial_steps": 80,
     "batch_size": 32,
     "discount": 0.9,
     "tau": 0.05,

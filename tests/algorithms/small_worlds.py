@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,15 @@ class Bandit:
     def step(self, key, state, action, task):
         reward = -5.0 * jnp.square(action[0] - 0.3)
         return state, Step(reward=reward, next_obs=state, terminated=jnp.array(True))
+
+
+@dataclass(frozen=True)
+class Faulty(OneState):
+    """One step in fifty answers with a reward that is no number."""
+
+    def step(self, state, action, key, params):
+        reward = jnp.where(jax.random.bernoulli(key, 0.02), jnp.nan, jax.random.normal(key))
+        return replace(super().step(state, action, key, params), reward=reward)
 
 
 @dataclass(frozen=True)

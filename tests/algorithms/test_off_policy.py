@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_worlds import Counter, OneState, suite_of
+from small_worlds import Counter, Faulty, OneState, suite_of
 from toys import (
     EVALUATION,
     ChangingSampler,
@@ -29,12 +29,13 @@ from adaptax.algorithms.off_policy.family import (
 )
 from adaptax.algorithms.off_policy.sac import SAC, SACConfig
 from adaptax.algorithms.registry import ALGORITHMS
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.experience import Rollout
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.functional.distributions import TanhGaussian
 from adaptax.learning.replay import read, sample
@@ -313,6 +314,60 @@ def test_looking_at_a_state_leaves_it_as_it_is(name):
     algorithm.actor(state)
     state.replay.save()
     assert fingerprint(state) == before
+
+
+def faulty_run(run_dir, num_iterations: int, buffer_size: int, on_nan: str) -> Trainer:
+    """DQN on a suite whose rewards are now and then no number."""
+    suite = suite_of(Faulty(Discrete(2)))
+    settings = {**SMALL, "num_initial_steps": 10, "buffer_size": buffer_size}
+    algorithm = make_algorithm("dqn", suite.spec, **settings)
+    config = TrainerConfig(
+        str(run_dir),
+        num_iterations=num_iterations,
+        snapshot_interval=100,
+        evaluation_interval=None,
+        on_nan=on_nan,
+        quiet=True,
+    )
+    return Trainer(config, algorithm, suite)
+
+
+@pytest.mark.filterwarnings("ignore:iteration")
+@pytest.mark.parametrize("buffer_size", [30, 1000])
+def test_a_run_that_skips_iterations_goes_on_from_the_replay_before_them(tmp_path, buffer_size):
+    """With a ring that is full and one that is not; resumed, it is the same run."""
+    whole = faulty_run(tmp_path / "whole", 12, buffer_size, "skip")
+    whole.run()
+    skipped = ["skipped" in row for row in read_rows(whole.run_dir / "progress.jsonl")]
+    assert 0 < sum(skipped) < 10
+    done = 12 - sum(skipped)
+    assert int(whole.state.num_cycles) == 2 * done
+    assert int(whole.state.replay.num_added[0]) == 20 * done
+    size = int(whole.state.replay.sizes[0])
+    if buffer_size == 1000:
+        assert size in (20 * done, 20 * done - 1)  # one may wait for its second reward
+    else:
+        assert 10 <= size <= 30
+    held = read(whole.state.replay, jnp.zeros(size, int), jnp.arange(size))
+    assert np.isfinite(held.reward).all()
+    cut = skipped.index(True) + 1
+    faulty_run(tmp_path / "parted", cut, buffer_size, "skip").run()
+    parted = faulty_run(tmp_path / "parted", 12, buffer_size, "skip")
+    parted.resume()
+    assert fingerprint(parted.state) == fingerprint(whole.state)
+
+
+def test_a_run_that_stops_leaves_the_state_before_the_iteration(tmp_path):
+    run = faulty_run(tmp_path / "run", 12, 1000, "stop")
+    with pytest.raises(NotFinite, match="the reward is not finite"):
+        run.run()
+    whole = faulty_run(tmp_path / "whole", run.iteration, 1000, "stop")
+    whole.run()
+    assert fingerprint(run.state) == fingerprint(whole.state)
+    resumed = faulty_run(tmp_path / "run", 12, 1000, "skip")
+    with pytest.warns(UserWarning, match="is skipped"):
+        resumed.resume()
+    assert resumed.iteration == 12
 
 
 class Skewed(nn.Module):

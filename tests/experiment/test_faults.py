@@ -88,8 +88,8 @@ def diverging(run, at: int, value: float = np.nan):
     """The run with a parameter that is not a number after an iteration."""
     iterate = run.algorithm.iteration
 
-    def iteration(state, sampler):
-        state, metrics = iterate(state, sampler)
+    def iteration(*args):
+        state, metrics = iterate(*args)
         bad = run.algorithm.count >= at
         return {**state, "bias": state["bias"] * (value if bad else 1.0)}, metrics
 

@@ -157,5 +157,6 @@ def epsilon(config: DQNConfig, num_cycles: jax.Array) -> jax.Array:
 
     f is the final one, gamma `epsilon_decay`; an iteration has `config.num_cycles` cycles.
     """
-    share = jnp.float32(config.epsilon_decay) ** (num_cycles // config.num_cycles)
+    num_iterations = (num_cycles // config.num_cycles).astype(jnp.float32)
+    share = jnp.power(config.epsilon_decay, num_iterations)
     return config.final_epsilon + (config.init_epsilon - config.final_epsilon) * share
