@@ -157,7 +157,7 @@ def test_flags_of_algorithms_and_suites_exist_somewhere(page):
 
 
 def test_a_flag_that_is_not_is_noticed():
-    words = "ppo cartpole --algorithm.batch-size 64 --seed 1".split()
+    words = ["ppo", "cartpole", "--algorithm.batch-size", "64", "--seed", "1"]
     assert unknown_flags(words) == ["--algorithm.batch-size"]
 
 
