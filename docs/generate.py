@@ -56,14 +56,27 @@ def _lines() -> Iterator[str]:
 def _settings(config: type[Any]) -> Iterator[str]:
     """A config's fields as a table."""
     yield "| setting | type | default | is |\n|---|---|---|---|"
+    yield from _rows(config)
+    yield ""
+
+
+def _rows(config: type[Any], prefix: str = "", defaults: Any = None) -> Iterator[str]:
+    """A row for each field; the fields of a config within it come after it, as `NAME.FIELD`."""
     described, hints = descriptions(config), get_type_hints(config)
     for field in dataclasses.fields(config):
         # A name for choices says nothing to a reader; the choices do.
         choices = str(hints[field.name]).removeprefix("typing.")
         type_name = choices if choices.startswith("Literal[") else field.type
-        cells = (f"`{field.name}`", f"`{type_name}`", _default(field), described[field.name])
+        inner = None if defaults is None else getattr(defaults, field.name)
+        if field.default_factory is not dataclasses.MISSING and inner is None:
+            inner = field.default_factory()
+        nested = dataclasses.is_dataclass(inner) and not isinstance(inner, EvaluatorConfig)
+        default = f"`{type(inner).__name__}`" if nested else _default(field, inner)
+        name = f"`{prefix}{field.name}`"
+        cells = (name, f"`{type_name}`", default, described[field.name])
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-    yield ""
+        if nested:
+            yield from _rows(type(inner), f"{prefix}{field.name}.", inner)
 
 
 def descriptions(config: type[Any]) -> dict[str, str]:
@@ -85,12 +98,12 @@ def _text(node: ast.stmt) -> str:
     return " ".join(str(node.value.value).split())
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return f"`{field.default!r}`"
-    if field.default_factory is not dataclasses.MISSING:
-        return f"`{field.default_factory.__name__}()`"  # type: ignore[attr-defined]
-    return "required"
+def _default(field: dataclasses.Field[Any], given: Any) -> str:
+    if isinstance(given, EvaluatorConfig):
+        return "`EvaluatorConfig()`"
+    if given is None and field.default is dataclasses.MISSING:
+        return "required"
+    return f"`{field.default if given is None else given!r}`"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,16 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("core", "functional", "networks", "envs", "sampling", "algorithms", "experiment")
+ROOMS = (
+    "core",
+    "functional",
+    "networks",
+    "envs",
+    "sampling",
+    "learning",
+    "algorithms",
+    "experiment",
+)
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]+)")
 
 

@@ -34,7 +34,15 @@ start_rollout step_rollout RL2 RL2PPO RL2TRPO RL2Env RL2Worker set_seed SetTaskS
 MetaWorldTaskSampler MetaWorldSetTaskEnv MetaEvaluator LocalSampler LinearFeatureBaseline
 GaussianGRUPolicy ConjugateGradientOptimizer wrap_experiment
 """
-"""Of the toolkits that adaptax started from."""
+"""Names of the toolkits that adaptax started from."""
+STABLE_BASELINES3 = """
+PPO A2C DQN SAC TD3 DDPG learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range
+clip_range_vf normalize_advantage ent_coef vf_coef max_grad_norm target_kl policy_kwargs net_arch
+buffer_size learning_starts tau train_freq gradient_steps target_update_interval learn predict save
+load exploration_fraction exploration_initial_eps exploration_final_eps action_noise policy_delay
+target_policy_noise target_noise_clip target_entropy BaseCallback EvalCallback CheckpointCallback
+VecNormalize make_vec_env SubprocVecEnv evaluate_policy tensorboard_log
+"""
 
 
 def found(name: str) -> Any:
@@ -83,8 +91,8 @@ def test_what_a_row_names_exists(row):
 
 def test_what_does_not_exist_is_noticed():
     for token in (
-        "adaptax.algorithms.search.family.cem.CEN",
-        "adaptax.algorithms.search.family.cem.CEMConfig.n_sample",
+        "adaptax.algorithms.search.cem.CEN",
+        "adaptax.algorithms.search.cem.CEMConfig.n_sample",
         "adaptax trai nop point-goal",
         "adaptax train nap point-goal",
         "--sed",
@@ -97,3 +105,10 @@ def test_what_does_not_exist_is_noticed():
 def test_every_name_of_the_checklist_has_a_row(name):
     there = " ".join(row[0] for row in ROWS)
     assert re.search(rf"[`.]{name}\b", there)
+
+
+@pytest.mark.parametrize("name", STABLE_BASELINES3.split())
+def test_every_name_of_stable_baselines3_has_a_row_of_its_own(name):
+    section = PAGE.partition("## Stable-Baselines3\n")[2].partition("\n## ")[0]
+    there = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    assert any(re.search(rf"[`.(]{name}\b", cell) for cell in there)

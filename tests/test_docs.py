@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from adaptax.algorithms.registry import ALGORITHMS
-from adaptax.envs.registry import SUITES
+from adaptax.algorithms.registry import ALGORITHMS, find_algorithm
+from adaptax.envs.registry import SUITES, find_suite
+from adaptax.experiment.trainer import TrainerConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,3 +99,75 @@ def test_every_suite_has_a_row():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_figure_is_left_to_be_filled_in(page):
     assert [line for line in page.read_text().splitlines() if "TODO-FIGURE" in line] == []
+
+
+def flags(config: type, prefix: str = "--") -> Iterator[str]:
+    """The flags of a config's settings, those of configs within it too."""
+    hints = get_type_hints(config)
+    for field in dataclasses.fields(config):
+        name = field.name.replace("_", "-")
+        yield f"{prefix}{name}"
+        if hints[field.name] is bool:
+            yield f"{prefix}no-{name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from flags(hints[field.name], f"{prefix}{name}.")
+
+
+def settings_of_training(algorithm: str, suite: str) -> set[str]:
+    """Every flag of `adaptax train ALGORITHM SUITE`."""
+    return {
+        *flags(TrainerConfig),
+        *flags(TrainerConfig, "--trainer."),
+        *flags(find_algorithm(algorithm).load()[1], "--algorithm."),
+        *flags(find_suite(suite).load()[0], "--suite."),
+        "--help",
+    }
+
+
+def training_commands(page: Path) -> list[list[str]]:
+    """The words after `adaptax train` of every command, which may be of several lines."""
+    text = page.read_text().replace("\\\n", " ")
+    return [words.split() for words in re.findall(r"adaptax train ([a-z][^\n`#]*)", text)]
+
+
+def unknown_flags(words: list[str]) -> list[str]:
+    """What a training command sets that its algorithm, suite or trainer does not have."""
+    known = settings_of_training(*words[:2])
+    given = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
+    return [flag for flag in given if flag not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_training_commands_name_algorithms_suites_and_flags_that_exist(page):
+    # A wrong name, to show what it is answered, and that of a package which is not installed.
+    others = ("rl2-pp", "my-reinforce")
+    commands = [words for words in training_commands(page) if words[0] not in others]
+    faults = {" ".join(words): unknown_flags(words) for words in commands}
+    assert {command: unknown for command, unknown in faults.items() if unknown} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags_of_algorithms_and_suites_exist_somewhere(page):
+    known = set()
+    for registry, which, prefix in ((ALGORITHMS, 1, "--algorithm."), (SUITES, 0, "--suite.")):
+        for entry in registry.values():
+            known |= set(flags(entry.load()[which], prefix))
+    named = re.findall(r"--(?:algorithm|suite)\.[a-z][a-z.-]*[a-z]", page.read_text())
+    assert [flag for flag in named if flag not in known] == []
+
+
+def test_a_flag_that_is_not_is_noticed():
+    words = ["ppo", "cartpole", "--algorithm.batch-size", "64", "--seed", "1"]
+    assert unknown_flags(words) == ["--algorithm.batch-size"]
+
+
+def named_files(page: Path) -> list[str]:
+    """Paths of the package's modules that a page mentions, from the root or from the package."""
+    rooms = "|".join(sorted(path.name for path in (ROOT / "adaptax").iterdir() if path.is_dir()))
+    return re.findall(rf"(?<![\w/])(?:adaptax/)?(?:{rooms})/[\w/]+\.py", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_that_a_page_mentions_exist(page):
+    paths = {name: ROOT / "adaptax" / name.removeprefix("adaptax/") for name in named_files(page)}
+    assert [name for name, path in paths.items() if not path.is_file()] == []

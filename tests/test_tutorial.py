@@ -22,7 +22,8 @@ SMALLER = {
     "num_iterations=60": "num_iterations=1",
     "num_iterations=30": "num_iterations=10",
     '"reward_scale": 1.0': (
-        '"reward_scale": 1.0, "meta_batch_size": 8, "hidden_size": 16, "embedding_size": 16'
+        '"reward_scale": 1.0, "meta_batch_size": 8, "hidden_sizes": (16,), '
+        '"memory": {"kind": "gru", "size": 16}'
     ),
 }
 
