@@ -10,7 +10,6 @@ Call: python benchmarks/metaworld_runs.py RUN_DIR [RUN_DIR ...] --command "adapt
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from meta_runs import evaluated, write_runs
 
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # metaworld.py is not `metaworld`
 NUM_BINS = 40
 """Points of the training's curve."""
 PREFIX = "train/success/"

@@ -27,7 +27,7 @@ import psutil
 
 SETTINGS = {
     "sac": [
-        *("--algorithm.memory-size", "20000"),
+        *("--algorithm.buffer-size", "20000"),
         *("--algorithm.num-initial-steps", "2000"),
         *("--algorithm.num-cycles", "4"),
         *("--algorithm.num-steps", "100"),
