@@ -41,7 +41,7 @@ def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
 
 def training_curve(progress: list[Row]) -> list[dict[str, Any]]:
     """Return and success by class of the training's episodes, means over parts of the run."""
-    names = [name for name in progress[0] if name.startswith(PREFIX)]
+    names = sorted({name for row in progress for name in row if name.startswith(PREFIX)})
     points = []
     for i in range(NUM_BINS):
         part = progress[i * len(progress) // NUM_BINS : (i + 1) * len(progress) // NUM_BINS]
@@ -52,9 +52,10 @@ def training_curve(progress: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def mean_of(rows: list[Row], name: str) -> float:
-    """Over rows."""
-    return sum(row[name] for row in rows) / len(rows)
+def mean_of(rows: list[Row], name: str) -> float | None:
+    """Over the rows in which an episode ended; None if none did."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def success(figures: Row) -> dict[str, Any]:

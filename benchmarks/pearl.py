@@ -2,8 +2,8 @@
 
 16 tasks x 256 transitions, context of 100, latent of 5, policy and values 3 x 300, encoder 3 x 200,
 observations and actions of `half-cheetah-vel`; replays of 100 tasks hold random numbers. Timed is
-what an iteration does after collecting: draw minibatches from the replays, then all steps. In the
-same run, by turns, one product of the size that the steps are made of.
+an update: what a visit to five tasks collected into the replay, then all steps, minibatches drawn
+from the replays. In the same run, by turns, one product of the size that the steps are made of.
 
     python benchmarks/pearl.py [--rounds 10] [--updates 40] [--out results/pearl/speed.json]
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.meta.pearl import PEARL, State
+from adaptax.algorithms.base import updated
+from adaptax.algorithms.meta.pearl import PEARL, Data, State
 from adaptax.core.experience import Rollout
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.learning.replay import add
 
 NUM_PRODUCTS = 20
 STEPS_HELD = 2000
 """Of each task."""
+STEPS_COLLECTED = 1000
+"""Of each task of a visit."""
 
 
 def flop_of_a_step(algorithm: PEARL) -> int:
@@ -64,24 +69,44 @@ def flop_of_a_step(algorithm: PEARL) -> int:
         (encoder[-1], (1 + config.information_bottleneck) * config.latent_size),
     ]
     token = 2 * (3 * sum(i * o for i, o in layers) - layers[0][0] * layers[0][1])
-    return config.meta_batch_size * (config.batch_size * rows + config.mini_context * token)
+    return config.num_update_tasks * (config.batch_size * rows + config.step_context_size * token)
 
 
-def filled(algorithm: PEARL) -> State:
-    """The state before training with replays full of random numbers."""
-    state, rng, spec = algorithm.init(jax.random.key(0)), np.random.default_rng(0), algorithm.spec
-    rings = np.arange(algorithm.config.num_train_tasks)
-    shape = (len(rings), 1, STEPS_HELD)
+def random_steps(algorithm: PEARL, num_tasks: int, num_steps: int) -> Rollout:
+    """Steps [num_tasks, 1, num_steps] full of random numbers."""
+    rng, spec = np.random.default_rng(0), algorithm.spec
+    shape = (num_tasks, 1, num_steps)
 
     def normal(*more: int) -> np.ndarray:
         return rng.standard_normal((*shape, *more), np.float32)
 
     obs, no = normal(spec.observation_size), np.zeros(shape, bool)
     action = np.tanh(normal(spec.action.size))
-    rollout = Rollout(obs, action, normal(), obs, no, no, ~no)
-    state.replay.add(rollout, rings)
-    state.context.add(rollout, rings)
-    return state
+    return Rollout(obs, action, normal(), obs, no, no, ~no)
+
+
+def filled(algorithm: PEARL) -> tuple[State, Data]:
+    """The state before training with full replays, and what a visit adds to them."""
+    state, config = algorithm.init(jax.random.key(0)), algorithm.config
+    steps = random_steps(algorithm, config.num_train_tasks, STEPS_HELD)
+    every = jnp.arange(config.num_train_tasks)
+    replay, context = (add(x, steps, every) for x in (state.replay, state.context))
+    new = random_steps(algorithm, config.meta_batch_size, STEPS_COLLECTED)
+    rings = jnp.arange(config.meta_batch_size)
+    data = Data(new, rings, context, jnp.zeros(2), learn=True)
+    return replace(state, replay=replay, context=context), data
+
+
+def updates(algorithm: PEARL) -> Callable[[], Any]:
+    """One update after the other: each takes over the replay's memory from the one before."""
+    run: dict[str, Any] = {}
+    run["state"], data = filled(algorithm)
+
+    def work() -> Any:
+        run["state"], metrics = updated(algorithm, run["state"], data)
+        return metrics
+
+    return work
 
 
 def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str, int], Any]:
@@ -93,10 +118,9 @@ def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str
         algorithm: Any = make_algorithm(
             "pearl", suite.spec, critic=critic, num_updates=num_updates, buffer_size=2000
         )
-        state = filled(algorithm)
-        work[critic] = lambda a=algorithm, s=state: a._learn(s, 100, jax.random.key(1))[0]
+        work[critic] = updates(algorithm)
         flop[critic] = num_updates * flop_of_a_step(algorithm)
-    rows, width = algorithm.config.meta_batch_size * algorithm.config.batch_size, 300
+    rows, width = algorithm.config.num_update_tasks * algorithm.config.batch_size, 300
     x, w = jnp.ones((rows, width)), jnp.eye(width)
     product = jax.jit(lambda x: jax.lax.fori_loop(0, NUM_PRODUCTS, lambda _, y: y @ w, x))
     work["product"] = lambda: product(x)
