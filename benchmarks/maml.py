@@ -12,16 +12,12 @@ machine hits all.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import sampling
 from turns import median_milliseconds, write_report
 

@@ -10,7 +10,6 @@ Call: python benchmarks/metaworld_runs.py RUN_DIR [RUN_DIR ...] --command "adapt
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from meta_runs import evaluated, write_runs
 
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # metaworld.py is not `metaworld`
 NUM_BINS = 40
 """Points of the training's curve."""
 PREFIX = "train/success/"
@@ -44,7 +41,7 @@ def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
 
 def training_curve(progress: list[Row]) -> list[dict[str, Any]]:
     """Return and success by class of the training's episodes, means over parts of the run."""
-    names = [name for name in progress[0] if name.startswith(PREFIX)]
+    names = sorted({name for row in progress for name in row if name.startswith(PREFIX)})
     points = []
     for i in range(NUM_BINS):
         part = progress[i * len(progress) // NUM_BINS : (i + 1) * len(progress) // NUM_BINS]
@@ -55,9 +52,10 @@ def training_curve(progress: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def mean_of(rows: list[Row], name: str) -> float:
-    """Over rows."""
-    return sum(row[name] for row in rows) / len(rows)
+def mean_of(rows: list[Row], name: str) -> float | None:
+    """Over the rows in which an episode ended; None if none did."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def success(figures: Row) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,8 +36,6 @@ from adaptax.networks.heads import MLPPolicy
 from adaptax.sampling.actors import PolicyActor
 from adaptax.sampling.sampler import Sampler
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # or this would be `metaworld`
 NUM_TASKS = 10
 LANES = (10, 20, 40)
 Work = Callable[[], int]

@@ -112,10 +112,10 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         "value_coeff": 2 * case.vf_coef,
         "max_grad_norm": case.max_grad_norm,
         "monte_carlo_returns": False,
-        "batch_size": case.batch_size or case.n_envs * case.n_steps,
+        "num_minibatches": case.n_envs * case.n_steps // case.batch_size if case.batch_size else 1,
     }
     if case.algorithm == "a2c":
-        return make_algorithm("a2c", spec, **shared, standardizer="none")
+        return make_algorithm("a2c", spec, **shared, normalize_advantage="none")
     clipped = {"clip_range": case.clip_range, "num_epochs": case.n_epochs, "clip_value": False}
     return make_algorithm("ppo2", spec, **shared, **clipped)
 
@@ -136,11 +136,12 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
     state = algorithm.init(named_key(seed, "init"))
     episodes, marks, ended = [], [time.perf_counter()], 0
     while sampler.num_steps < case.total_steps:
-        state, metrics = algorithm.iteration(state, sampler)
+        state, _ = algorithm.iteration(state, sampler)
         marks.append(time.perf_counter())
         count, ended = sampler.num_episodes - ended, sampler.num_episodes
+        mean_return = sampler.statistics.take()["return"]
         if count:
-            episodes.append((sampler.num_steps, metrics["return"], count))
+            episodes.append((sampler.num_steps, mean_return, count))
     laps = np.diff(marks)
     protocol = EvaluatorConfig(num_tasks=1, num_lanes=NUM_EVALUATIONS, deterministic=True)
     evaluation = Evaluator(protocol, suite, seed).evaluate(algorithm, state)

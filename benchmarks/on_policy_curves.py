@@ -22,13 +22,13 @@ from adaptax.sampling.sampler import Sampler
 ROOT = Path(__file__).parent.parent
 SEEDS = range(5)
 TOTAL_STEPS, NUM_BINS = 100_000, 25
-PPO = {"num_lanes": 8, "num_steps": 1024, "batch_size": 128, "num_epochs": 10, "lr": 1e-3}
+PPO = {"num_lanes": 8, "num_steps": 1024, "num_minibatches": 8, "num_epochs": 10, "lr": 1e-3}
 SETTINGS: dict[str, dict[str, Any]] = {
     "reinforce": {},
-    "a2c": {"num_lanes": 16, "num_steps": 512, "batch_size": 512, "lr": 1e-3},
-    "ppo": PPO,
+    "a2c": {"num_lanes": 16, "num_steps": 512, "num_minibatches": 1, "lr": 1e-3},
+    "ppo": {**PPO, "critic": {"num_minibatches": 16}},
     "ppo2": PPO,
-    "trpo": {"num_lanes": 8, "num_steps": 1024, "lr": 1e-3},
+    "trpo": {"num_lanes": 8, "num_steps": 1024, "num_minibatches": 16, "lr": 1e-3},
 }
 
 
@@ -40,11 +40,12 @@ def curve(name: str, seed: int) -> list[float | None]:
     state, ended = algorithm.init(named_key(seed, "init")), 0
     parts: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
     while sampler.num_steps < TOTAL_STEPS:
-        state, metrics = algorithm.iteration(state, sampler)
+        state, _ = algorithm.iteration(state, sampler)
         count, ended = sampler.num_episodes - ended, sampler.num_episodes
+        mean_return = sampler.statistics.take()["return"]
         if count:
             part = min(NUM_BINS * sampler.num_steps // TOTAL_STEPS, NUM_BINS - 1)
-            parts[part].append((metrics["return"], count))
+            parts[part].append((mean_return, count))
     return [_mean(part) for part in parts]
 
 

@@ -20,13 +20,14 @@ import jax.numpy as jnp
 from rl2_cells import RL2
 from turns import median_milliseconds, write_report
 
+from adaptax.algorithms.base import updated
 from adaptax.core.memory import keep_freed_memory
 from adaptax.core.spec import EnvSpec
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.sampling.sampler import Sampler
 
 NUM_ARMS = 5
-TRIALS, EMBEDDING, HIDDEN = RL2["meta_batch_size"], RL2["embedding_size"], RL2["hidden_size"]
+TRIALS, (EMBEDDING,), HIDDEN = RL2["meta_batch_size"], RL2["hidden_sizes"], RL2["memory"]["size"]
 PART = TRIALS // RL2["num_minibatches"]
 """Trials in a minibatch."""
 
@@ -63,7 +64,7 @@ def contenders(length: int) -> tuple[EnvSpec, dict[str, Callable[[], Any]]]:
     product = jax.jit(lambda x, w: x @ w)
     return suite.spec, {
         "trials": lambda: sampler.episodes(actor, tasks, 1, 1).reward,
-        "update": lambda: algorithm.update(state, rollout),
+        "update": lambda: updated(algorithm, state, rollout),
         "1000 products in the loop": lambda: many(in_loop, gates),
         "product of whole sequences": lambda: product(whole, gates),
     }

@@ -56,8 +56,8 @@ def mdp_cell(
 
 RL2: dict[str, Any] = {
     "meta_batch_size": 512,
-    "embedding_size": 32,
-    "hidden_size": 64,
+    "hidden_sizes": (32,),
+    "memory": {"kind": "gru", "size": 64},
     "num_epochs": 4,
     "num_minibatches": 8,
     "lr": 2e-3,
@@ -83,7 +83,7 @@ EXPLORING: dict[str, Any] = {
 }
 """Where there is much to explore, and pulls enough for it to pay."""
 ASSOCIATING: dict[str, Any] = {
-    "cell": "fast-weights",
+    "memory": {"kind": "fast-weights", "size": 64},
     "gae_lambda": 0.97,
     # With 0.01, 25 episodes ended at 435: it is chance that finds out what exploring is worth.
     "entropy_coeff": 0.05,

@@ -146,19 +146,19 @@ def train(options: argparse.Namespace) -> None:
     cell, run_dir, start = CELLS[options.cell], RUNS / options.cell, None
     if cell.first:
         state = trained(cell, first_run(run_dir), cell.rl2(first=True), cell.num_first_iterations)
-        start = state.variables
+        start = {"params": state.params, "moments": state.moments}
     trained(cell, run_dir, cell.rl2(), cell.num_iterations, start)
 
 
 def trained(
     cell: Cell, run_dir: Path, settings: dict[str, Any], num_iterations: int, start: Any = None
 ) -> Any:
-    """State at the end of a run, new or gone on with, that begins with the variables `start`."""
+    """State at the end of a run, new or gone on with, that begins with the fields `start`."""
     suite = cell.make_suite()
     algorithm = make_algorithm("rl2-ppo", suite.spec, **settings)
     if start is not None:
         fresh = algorithm.init
-        algorithm.init = lambda key: replace(fresh(key), variables=start)
+        algorithm.init = lambda key: replace(fresh(key), **start)
     config = TrainerConfig(
         str(run_dir),
         seed=SEED,

@@ -128,7 +128,7 @@ def particles(seconds: float) -> list[dict[str, Any]]:
     """
     rows = []
     for num_steps in PARTICLE_STEPS:
-        inner = {"num_lanes": 16, "num_steps": num_steps, "batch_size": num_steps}
+        inner = {"num_lanes": 16, "num_steps": num_steps, "num_minibatches": 1}
         contenders = {
             f"{n} particles": iterations("pendulum", "svpg", num_particles=n, particle=inner)
             for n in (1, NUM_PARTICLES)

@@ -21,16 +21,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from adaptax.algorithms.on_policy.family.a2c import A2C, A2CConfig
-from adaptax.algorithms.on_policy.family.svpg import SVPG, SVPGConfig, particle_state
 from jax.flatten_util import ravel_pytree
 
+from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
 from adaptax.algorithms.on_policy.family import State
+from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.provenance import provenance
 from adaptax.functional.stein import spread
+from adaptax.networks.actor_critic import part_of
 from adaptax.sampling.sampler import Sampler
 
 NUM_POLICIES = 8
@@ -38,7 +39,7 @@ LEARNING_RATES = (1e-3, 3e-3, 1e-2)
 INNER = {
     "num_lanes": 16,
     "num_steps": 320,
-    "batch_size": 320,
+    "num_minibatches": 1,
     "hidden_sizes": (32,),
     "discount": 0.9,
     "gae_lambda": 0.9,
@@ -74,7 +75,7 @@ def judged(suite: Suite, inner: A2CConfig, states: list[State]) -> dict[str, Any
     algorithm = A2C(inner, suite.spec)
     evaluator = Evaluator(EvaluatorConfig(num_lanes=50), suite, seed=0)
     returns = [float(evaluator.evaluate(algorithm, state).returns.mean()) for state in states]
-    vectors = jnp.stack([ravel_pytree(state.params["policy"])[0] for state in states])
+    vectors = jnp.stack([ravel_pytree(part_of(state.params, "policy"))[0] for state in states])
     mean, best, distance = np.mean(returns), max(returns), float(spread(vectors))
     return {"return_mean": mean, "return_best": best, "spread": distance, "returns": returns}
 

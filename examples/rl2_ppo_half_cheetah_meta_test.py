@@ -28,11 +28,11 @@ def main(
         clip_range=0.2,
         num_epochs=10,
         num_minibatches=1,
-        hidden_size=64,
+        memory={"kind": "gru", "size": 64},
         entropy_method="max",
         entropy_coeff=0.02,
         stop_entropy_gradient=True,
-        center_adv=False,
+        normalize_advantage="none",
     )
     # More episodes of exploration than were trained: a warning says so. 3 or 4 do better.
     protocol = EvaluatorConfig(

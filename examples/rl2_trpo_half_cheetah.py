@@ -24,7 +24,7 @@ def main(
         discount=0.99,
         gae_lambda=0.98,
         num_minibatches=1,
-        hidden_size=64,
+        memory={"kind": "gru", "size": 64},
         # The example differentiates numerically; hvp="exact" costs less and is exact.
         trust_region={"max_kl_step": 0.01, "hvp": "finite_difference", "base_eps": 1e-5},
     )
