@@ -2,13 +2,8 @@
 
 16 tasks x 256 transitions, context of 100, latent of 5, policy and values 3 x 300, encoder 3 x 200,
 observations and actions of `half-cheetah-vel`; replays of 100 tasks hold random numbers. Timed is
-<<<<<<< HEAD
 an update: draw minibatches from the replays, and all steps. In the
 same run, by turns, one product of the size that the steps are made of.
-=======
-an update: what a visit to five tasks collected into the replay, then all steps, minibatches drawn
-from the replays. In the same run, by turns, one product of the size that the steps are made of.
->>>>>>> bench
 
     python benchmarks/pearl.py [--rounds 10] [--updates 40] [--out results/pearl/speed.json]
 """
@@ -38,8 +33,6 @@ from adaptax.learning.replay import add
 NUM_PRODUCTS = 20
 STEPS_HELD = 2000
 """Of each task."""
-STEPS_COLLECTED = 1000
-"""Of each task of a visit."""
 
 
 def flop_of_a_step(algorithm: PEARL) -> int:
@@ -77,17 +70,10 @@ def flop_of_a_step(algorithm: PEARL) -> int:
     return config.num_update_tasks * (config.batch_size * rows + config.step_context_size * token)
 
 
-<<<<<<< HEAD
 def random_steps(algorithm: PEARL, num_tasks: int) -> Rollout:
     """Steps [M, 1, T] of random numbers."""
     rng, spec = np.random.default_rng(0), algorithm.spec
     shape = (num_tasks, 1, STEPS_HELD)
-=======
-def random_steps(algorithm: PEARL, num_tasks: int, num_steps: int) -> Rollout:
-    """Steps [num_tasks, 1, num_steps] full of random numbers."""
-    rng, spec = np.random.default_rng(0), algorithm.spec
-    shape = (num_tasks, 1, num_steps)
->>>>>>> bench
 
     def normal(*more: int) -> np.ndarray:
         return rng.standard_normal((*shape, *more), np.float32)
@@ -97,7 +83,6 @@ def random_steps(algorithm: PEARL, num_tasks: int, num_steps: int) -> Rollout:
     return Rollout(obs, action, normal(), obs, no, no, ~no)
 
 
-<<<<<<< HEAD
 def filled(algorithm: PEARL) -> State:
     """The state before training with replays full of random numbers."""
     state, num_tasks = algorithm.init(jax.random.key(0)), algorithm.config.num_train_tasks
@@ -119,30 +104,6 @@ class Updates:
         """One more; its figures."""
         self.state, metrics = updated(self.algorithm, self.state, self.data)
         return metrics
-=======
-def filled(algorithm: PEARL) -> tuple[State, Data]:
-    """The state before training with full replays, and what a visit adds to them."""
-    state, config = algorithm.init(jax.random.key(0)), algorithm.config
-    steps = random_steps(algorithm, config.num_train_tasks, STEPS_HELD)
-    every = jnp.arange(config.num_train_tasks)
-    replay, context = (add(x, steps, every) for x in (state.replay, state.context))
-    new = random_steps(algorithm, config.meta_batch_size, STEPS_COLLECTED)
-    rings = jnp.arange(config.meta_batch_size)
-    data = Data(new, rings, context, jnp.zeros(2), learn=True)
-    return replace(state, replay=replay, context=context), data
-
-
-def updates(algorithm: PEARL) -> Callable[[], Any]:
-    """One update after the other: each takes over the replay's memory from the one before."""
-    run: dict[str, Any] = {}
-    run["state"], data = filled(algorithm)
-
-    def work() -> Any:
-        run["state"], metrics = updated(algorithm, run["state"], data)
-        return metrics
-
-    return work
->>>>>>> bench
 
 
 def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str, int], Any]:
@@ -154,11 +115,7 @@ def contenders(num_updates: int) -> tuple[dict[str, Callable[[], Any]], dict[str
         algorithm: Any = make_algorithm(
             "pearl", suite.spec, critic=critic, num_updates=num_updates, buffer_size=2000
         )
-<<<<<<< HEAD
         work[critic] = Updates(algorithm)
-=======
-        work[critic] = updates(algorithm)
->>>>>>> bench
         flop[critic] = num_updates * flop_of_a_step(algorithm)
     rows, width = algorithm.config.num_update_tasks * algorithm.config.batch_size, 300
     x, w = jnp.ones((rows, width)), jnp.eye(width)
