@@ -152,4 +152,4 @@ def test_ppo_learns_from_pictures():
     for _ in range(30):
         state, _ = algorithm.iteration(state, sampler)
     rollout = sampler.episodes(algorithm.actor(state), suite.train.tasks, 32, 1)
-    assert float(np.mean(np.sum(rollout.reward, axis=-1))) > 6.0  # at random 1.7, at best 8.5
+    assert float(np.mean(np.sum(rollout.reward, axis=-1))) > 6.0  # at random 1.7, at best 8.3
