@@ -63,7 +63,7 @@ def flop_of_a_step(algorithm: PEARL) -> int:
         rows += forward(*value) + forward(*value) + backward(*value)
     else:
         rows += forward(*policy) + 2 * forward(*critic)
-    encoder = (algorithm.networks.token_size, *config.encoder_hidden_sizes)
+    encoder = (algorithm.token_size, *config.encoder_hidden_sizes)
     layers = [
         *pairwise(encoder),
         (encoder[-1], (1 + config.information_bottleneck) * config.latent_size),
