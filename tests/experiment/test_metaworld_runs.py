@@ -15,7 +15,12 @@ from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
-SMALL = {"embedding_size": 4, "hidden_size": 4, "num_epochs": 1, "num_minibatches": 1}
+SMALL = {
+    "hidden_sizes": (4,),
+    "memory": {"kind": "gru", "size": 4},
+    "num_epochs": 1,
+    "num_minibatches": 1,
+}
 EVALUATION = EvaluatorConfig(num_tasks=5, num_episodes=1, num_test_episodes=1)
 
 

@@ -72,7 +72,12 @@ def test_algorithms_learn_from_several_choices(name):
     small = {
         "reinforce": {"num_lanes": 8, "lr": 0.05, "hidden_sizes": (8,)},
         "ppo": {"num_lanes": 16, "num_steps": 80, "batch_size": 40, "lr": 0.01},
-        "rl2-ppo": {"meta_batch_size": 8, "num_minibatches": 1, "hidden_size": 8, "lr": 0.02},
+        "rl2-ppo": {
+            "meta_batch_size": 8,
+            "num_minibatches": 1,
+            "memory": {"kind": "gru", "size": 8},
+            "lr": 0.02,
+        },
     }[name]
     suite = gym_suite("locks", Locks, horizon=5)
     algorithm = make_algorithm(name, suite.spec, **small)

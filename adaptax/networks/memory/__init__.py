@@ -33,8 +33,9 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         check_positive(self, "size")
         check(
-            self.kind != "fast-weights" or self.size % NUM_HEADS == 0,
-            f"memory size {self.size} must be a multiple of {NUM_HEADS}, the heads of fast weights",
+            self.kind != "fast-weights" or (self.size % NUM_HEADS == 0 and self.size > NUM_HEADS),
+            f"memory size {self.size} must be a multiple of {NUM_HEADS}, the heads of fast weights, "
+            "and greater",
         )
 
     def make(self) -> Memory:
