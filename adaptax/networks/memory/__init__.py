@@ -34,8 +34,8 @@ class MemoryConfig:
         check_positive(self, "size")
         check(
             self.kind != "fast-weights" or (self.size % NUM_HEADS == 0 and self.size > NUM_HEADS),
-            f"memory size {self.size} must be a multiple of {NUM_HEADS}, the heads of fast weights, "
-            "and greater",
+            f"memory size {self.size} must be a multiple of {NUM_HEADS}, the heads of fast "
+            "weights, and greater",
         )
 
     def make(self) -> Memory:
