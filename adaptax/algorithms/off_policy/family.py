@@ -193,7 +193,9 @@ def init_state(
 def init_learner(params: PyTree, target: PyTree, optimizers: Optimizers, key: jax.Array) -> Learner:
     """A learner before its first step, its targets copies of what they lag behind."""
     opt_state = {name: step.init(params[name]) for name, step in optimizers.items()}
-    return Learner(params, jax.tree.map(jnp.array, target), opt_state, jnp.zeros((), jnp.int32), key)
+    return Learner(
+        params, jax.tree.map(jnp.array, target), opt_state, jnp.zeros((), jnp.int32), key
+    )
 
 
 def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: Actor) -> Data:
