@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 # Most of the tests' time is XLA's compiler's; small programs need not be fast ones. What learns at
 # length, or is an example for users, compiles as they do.
 QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
-QUICK_TESTS := tests/core tests/envs tests/properties tests/sampling
+QUICK_TESTS := tests/core tests/envs tests/learning tests/properties tests/sampling
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs bench bench-peers clean

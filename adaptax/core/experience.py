@@ -66,11 +66,11 @@ class Transitions:
     obs: Array
     action: Array
     reward: Array
-    """Of n steps: discounted to the first of them and summed."""
+    """The reward; n steps taken as one: discounted to the first of them and summed."""
     next_obs: Array
     terminated: Array
     discount: Array
-    """Of the value of `next_obs`: that of one step to the power n."""
+    """Factor on the value of `next_obs`: that of one step to the power n."""
 
 
 def select(mask: Array, new: PyTree, old: PyTree) -> PyTree:

@@ -29,7 +29,7 @@ class PluginSuite:
 
     @classmethod
     def of(cls, point: EntryPoint) -> PluginSuite:
-        """Of an entry point; a ConfigError where it names no suite."""
+        """The suite of an entry point; a ConfigError where it names none."""
         make, what = loaded(point), described(point)
         check(callable(make), f"{what} is not a function from a config to a suite")
         try:

@@ -85,7 +85,7 @@ class Evaluation:
     tasks: tuple[Task, ...]
     episodes: Episodes
     test: Episodes | None = None
-    """Of the agent after those K, each from where they left it."""
+    """Episodes of the agent after those K, each from where they left it."""
     num_available: int | None = None
     """Test tasks that there are; None if they cannot be listed."""
     held_out: bool = True
@@ -124,7 +124,7 @@ class Evaluation:
         return [name for name in names if name is not None]
 
     def _figures(self) -> dict[str, Any]:
-        """Of all tasks together: each of the episodes in a row, the gain by them, and the test."""
+        """Figures of all tasks together: each episode in a row, the gain by them, and the test."""
         num_episodes = self.returns.shape[1]
         gain = self.returns[:, -1] - self.returns[:, 0]
         by_lane = self.episodes.lane_returns
@@ -159,7 +159,7 @@ class Evaluation:
         return len(self.tasks) == 1 and not self.classes
 
     def _interval(self, values: np.ndarray, by_lane: np.ndarray | None) -> list[float] | None:
-        """Of the mean of values [M] over tasks; None where one value tells no interval.
+        """The interval of the mean of values [M] over tasks; None where one value tells none.
 
         Where tasks have classes, over goals within each; of a single task over its lanes, of
         which `by_lane` [M, N] has the values.
@@ -212,7 +212,7 @@ def _lists(episodes: Episodes, i: int) -> dict[str, Any]:
 
 
 def _success(success: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of an episode in each lane [M, N, T]: success at any step, at the last; the steps up to it.
+    """Success in each lane [M, N, T] at any step and at the last; the steps up to it.
 
     Each [M, N]; the steps are those to the first success or, without, to the end.
     """

@@ -64,7 +64,7 @@ def _last_with_classes(run_dir: Path) -> Row | None:
 
 
 def _training(run_dir: Path) -> dict[str, Bar]:
-    """Of one run, without an interval: its goals are not told apart in the log."""
+    """The bars of one run, without an interval: its goals are not told apart in the log."""
     rows = read_rows(run_dir / PROGRESS)
     rows = rows[-max(1, round(SMOOTHING * len(rows))) :]
     names = dict.fromkeys(name for row in rows for name in row if name.startswith(PREFIX))

@@ -31,7 +31,7 @@ class Divergence(NamedTuple):
     policy: Callable[[PyTree], PyTree]
     """From parameters to the distributions over actions."""
     mean_kl: Callable[[PyTree], jax.Array]
-    """Of these distributions; least where they are the old ones."""
+    """The mean KL of these distributions from the old ones; least where they are those."""
 
 
 @dataclass(frozen=True)

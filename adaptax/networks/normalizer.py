@@ -19,7 +19,7 @@ CLIP = 10.0
 
 
 def fresh_moments(size: int) -> Moments:
-    """Of nothing yet: standardising by them changes nothing."""
+    """Moments before anything was observed: standardising by them changes nothing."""
     return {"mean": jnp.zeros(size), "variance": jnp.ones(size), "count": jnp.zeros(())}
 
 

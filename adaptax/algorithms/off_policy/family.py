@@ -119,11 +119,11 @@ class Learner:
     """What gradient steps change."""
 
     params: PyTree
-    """Of the networks, by name."""
+    """Parameters of the networks, by name."""
     target: PyTree
     """Copies of some of them that lag behind."""
     opt_state: PyTree
-    """Of the optimizers, by name."""
+    """States of the optimizers, by name."""
     num_updates: jax.Array
     """Gradient steps so far."""
     key: jax.Array

@@ -1,4 +1,4 @@
-"""SAC: a stochastic policy that seeks reward and entropy, taught by the lower of two critics.
+"""SAC: a stochastic policy that seeks reward and entropy, by the lower of two critics.
 
 Haarnoja et al. 2018, "Soft actor-critic algorithms and applications" (arXiv 1812.05905); for
 discrete actions Christodoulou 2019 (arXiv 1910.07207): expectations over actions are then sums.

@@ -157,7 +157,7 @@ class State:
     params: PyTree
     """What Flax's `init` gives."""
     opt_state: PyTree
-    """Of one optimizer, or a dict of several by what they move."""
+    """The state of one optimizer, or a dict of several by what they move."""
     moments: dict[str, Moments]
     """Running moments of `obs`, `return` and `advantage`, as far as they are in use."""
     num_passes: jax.Array
