@@ -26,7 +26,7 @@ import os, sys
 from adaptax.experiment.cores import take_cores
 take_cores(1)
 import jax, jax.numpy as jnp
-import adaptax.algorithms.on_policy.family.ppo
+import adaptax.algorithms.on_policy.ppo
 from adaptax.experiment.build import make_suite
 x = jnp.ones((600, 600)); (x @ x).block_until_ready()
 pool = make_suite("half-cheetah-vel").make_pool(8)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptax.algorithms.search.family.nop import NOP, NOPConfig
 from toys import cliff_suite
 
 from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task, TaskList, TaskRange
 from adaptax.experiment.build import make_suite
@@ -44,7 +44,10 @@ class Seeker(Algorithm):
     def init(self, key):
         return {}
 
-    def iteration(self, state, sampler):
+    def collect(self, state, sampler):
+        raise NotImplementedError
+
+    def update(self, state, data):
         raise NotImplementedError
 
     def actor(self, state, *, deterministic=False):

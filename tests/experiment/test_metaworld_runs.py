@@ -96,7 +96,7 @@ def test_an_evaluation_that_leaves_classes_out_is_refused(ml10_run, capsys):
 def run_ppo(run_dir, num_iterations, resume=False):
     """PPO whose iterations end in the middle of episodes."""
     suite = make_suite("ml1-push-v3", horizon=30, num_workers=2)
-    settings = {"num_lanes": 4, "num_steps": 80, "hidden_sizes": (4,), "batch_size": 40}
+    settings = {"num_lanes": 4, "num_steps": 80, "hidden_sizes": (4,), "num_minibatches": 2}
     algorithm = make_algorithm("ppo", suite.spec, **settings)
     config = TrainerConfig(
         str(run_dir),

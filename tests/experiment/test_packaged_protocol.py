@@ -8,12 +8,12 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from adaptax.algorithms.search.family.nop import NOP, NOPConfig
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.evaluation import evaluation
 from metaworld.wrappers import AutoTerminateOnSuccessWrapper
 
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.suite import Suite

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from toys import cliff_suite, fingerprint
 
-from adaptax.algorithms.base import Algorithm, return_metrics
+from adaptax.algorithms.base import Algorithm
 from adaptax.core.errors import AdaptaxError, EnvironmentFault, SnapshotError
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots
@@ -67,15 +67,17 @@ class Walker(Algorithm):
     def init(self, key) -> PyTree:
         return {"bias": jnp.zeros(self.spec.action.size), "updates": np.array(0), "key": key}
 
-    def iteration(self, state, sampler):
+    def collect(self, state, sampler):
         self.count += 1
         self.hooks.get(self.count, lambda: None)()
-        rollout = sampler.steps(self.actor(state), self.tasks, NUM_LANES, NUM_STEPS)
+        return sampler.steps(self.actor(state), self.tasks, NUM_LANES, NUM_STEPS)
+
+    def update(self, state, rollout):
         key, noise_key = jax.random.split(state["key"])
         noise = jax.random.normal(noise_key, state["bias"].shape)
         bias = state["bias"] + 0.01 * jnp.mean(rollout.reward) * noise
         state = {"bias": bias, "updates": state["updates"] + 1, "key": key}
-        return state, {**return_metrics(rollout, 1), "bias": bias.sum()}
+        return state, {"bias": bias.sum()}
 
     def actor(self, state, *, deterministic=False):
         return DriftingActor(state["bias"], self.spec.action.size)
@@ -435,7 +437,7 @@ def test_a_metric_that_is_not_finite_is_null_in_the_log(tmp_path):
     run = trainer(tmp_path / "run", num_iterations=1)
     iterate = run.algorithm.iteration
 
-    def iteration(state, sampler):
+    def iteration(state, sampler, keep=None):
         state, metrics = iterate(state, sampler)
         return state, {**metrics, "loss": jnp.nan, "none": None}
 

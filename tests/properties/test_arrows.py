@@ -65,7 +65,7 @@ def test_imports_are_found_wherever_they_stand():
 if TYPE_CHECKING:
     from adaptax.envs.task import Task
 def late():
-    import adaptax.algorithms.search.family.nop
+    import adaptax.algorithms.search.nop
     from adaptax import experiment
     from ..networks import mlp
     from . import rng
