@@ -65,7 +65,7 @@ class Walker(Algorithm):
         self.tasks, self.hooks, self.count = tasks, hooks or {}, 0
 
     def init(self, key) -> PyTree:
-        return {"bias": jnp.zeros(self.spec.action.size), "updates": np.array(0), "key": key}
+        return {"bias": jnp.zeros(self.spec.action.size), "updates": jnp.array(0), "key": key}
 
     def collect(self, state, sampler):
         self.count += 1
@@ -395,7 +395,7 @@ def test_config_holds_every_value_and_versions_before_the_first_step(tmp_path):
 
     run = trainer(tmp_path / "run", hooks={1: look}, num_iterations=1, seed=4)
     run.run()
-    assert found["algorithm"] == {"name": "walker"}
+    assert found["algorithm"] == {"name": "walker", "networks": None}
     assert found["suite"] == {"name": "cliff"}
     assert found["seed"] == 4
     assert found["trainer"]["evaluation"]["num_episodes"] == 2
