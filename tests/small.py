@@ -82,7 +82,7 @@ SMALL: dict[str, dict[str, Any]] = {
         **_SMALL,
         "lr": 0.01,
         "normalize_returns": True,
-        "trust_region": {"max_kl_step": 0.05},
+        "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1},
     },
     "dqn": {
         **_SMALL_REPLAY,
