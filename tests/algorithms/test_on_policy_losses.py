@@ -15,7 +15,7 @@ from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import ActorCritic, init_params, part_of
 from adaptax.networks.memory import MemoryConfig
 
-NUM, SIZE, MEMORY = 6, 2, 4
+NUM, SIZE, MEMORY = 6, 2, 8
 KEY = jax.random.key(0)
 spaces = pytest.mark.parametrize("space", [Continuous(3), Discrete(3)], ids=["gauss", "choice"])
 

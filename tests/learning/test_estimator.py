@@ -22,7 +22,7 @@ from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import fresh_moments, restored, standardized, updated_moments
 
 KEY = jax.random.key(0)
-B, T, SIZE, H = 3, 12, 2, 4
+B, T, SIZE, H = 3, 12, 2, 8
 GOLDEN = {"terminated": [4.19392, 4.286, 3.0], "truncated": [4.567168, 4.8044, 3.72]}
 
 
