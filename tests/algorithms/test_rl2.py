@@ -396,7 +396,7 @@ def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
 def agent(kind: str = "gru") -> tuple[Algorithm, Any, Rollout]:
     """RL2-TRPO on episodes that end early, its first state, and a rollout of four trials."""
     suite = cliff_suite()
-    settings = {**SMALL, "memory": {"kind": kind, "size": 4}}
+    settings = {**SMALL, "memory": {"kind": kind, "size": 8}}
     algorithm = make_algorithm("rl2-trpo", suite.spec, **settings)
     state, sampler = algorithm.init(KEY), train_sampler(suite)
     rollout = algorithm.collect(state, sampler)
