@@ -61,8 +61,12 @@ def discounted_returns(
 
 def path_ends(terminated: jax.Array, truncated: jax.Array, valid: jax.Array) -> jax.Array:
     """Where [..., T] an episode ends, or its lane does in the middle of it."""
-    last = valid & ~jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
-    return terminated | truncated | last
+    return terminated | truncated | last_valid(valid)
+
+
+def last_valid(valid: jax.Array) -> jax.Array:
+    """Where [..., T] the last valid step of each lane is."""
+    return valid & ~jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
 
 
 def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from adaptax.core.experience import PyTree, Rollout, zero_padding
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
-from adaptax.functional.returns import path_ends
+from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
 from adaptax.sampling.memory_actors import trial_inputs
 
@@ -76,7 +76,7 @@ def trial_sequences(
     inputs, next_inputs = trial_inputs(rollout, space)
     valid = jnp.asarray(rollout.valid)
     nowhere = jnp.zeros_like(valid)
-    end = valid & path_ends(nowhere, nowhere, valid)
+    end = last_valid(valid)
     terminated = end & (rollout.terminated | (not bootstrap_end))
     fields = {
         "obs": normalized(inputs, obs_moments),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.spec import ActionSpace
+from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
 from adaptax.sampling.actors import Extras, draw, encode_action
 
@@ -128,12 +129,6 @@ def trial_inputs(rollout: Rollout, space: ActionSpace) -> tuple[jax.Array, jax.A
 
     inputs = trial_input(obs, *map(before, after))
     following = jnp.concatenate([inputs[:, :, 1:], jnp.zeros_like(inputs[:, :, :1])], axis=2)
-    last = _last_valid(jnp.asarray(rollout.valid))
+    last = last_valid(jnp.asarray(rollout.valid))
     beyond = trial_input(next_obs, after[0], after[1], jnp.zeros_like(after[2]))
     return inputs, jnp.where(last[..., None], beyond, following)
-
-
-def _last_valid(valid: jax.Array) -> jax.Array:
-    """Where [..., T] the last valid step of each lane is."""
-    following = jnp.concatenate([valid[..., 1:], jnp.zeros_like(valid[..., :1])], axis=-1)
-    return valid & ~following
