@@ -376,9 +376,8 @@ def growth_of_a_million() -> list[float]:
 
 
 def test_a_replay_takes_its_memory_once():
-    """158 MiB in all; in a process of its own, where nothing else comes and goes."""
+    """158 MiB in all, and no second copy of it, which would make 316; in a process of its own,
+    where what comes and goes beside the replay (a rollout on its way, 8 MiB) is all there is."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        made, tenth, fifth = fresh.submit(growth_of_a_million).result()
-    assert made < 180
-    assert tenth < 200
-    assert fifth < 200
+        growth = fresh.submit(growth_of_a_million).result()
+    assert max(growth) < 1.5 * 158
