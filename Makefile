@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RAY_STAMP := $(VENV)/.installed-ray
 DOCS_STAMP := $(VENV)/.installed-docs
-# Most of the tests' time is XLA's compiler's; small programs need not be fast ones. What learns at
-# length, or is an example for users, compiles as they do.
-QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+# Most of the tests' time is XLA's compiler's; small programs need not be fast ones: nothing is
+# optimised, a program is one module of LLVM, and its fusions are not emitted by way of MLIR.
+# What learns at length, or is an example for users, compiles as they do.
+QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+	--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false
 QUICK_TESTS := tests/core tests/envs tests/learning tests/properties tests/sampling
 
 .DEFAULT_GOAL := help
