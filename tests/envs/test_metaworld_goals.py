@@ -20,7 +20,7 @@ def check_same(tasks, classes, seed):
         np.testing.assert_array_equal(goals, theirs, err_msg=name)
 
 
-def test_t3_goals_of_ml1_are_the_benchmarks_in_training_and_test():
+def test_goals_of_ml1_are_the_benchmarks_in_training_and_test():
     benchmark = metaworld.ML1("reach-v3", seed=SEED)
     check_same(benchmark.train_tasks, benchmark.train_classes, SEED)
     check_same(benchmark.test_tasks, benchmark.test_classes, SEED + 1)

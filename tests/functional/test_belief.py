@@ -18,19 +18,17 @@ def factors(num: int = 6, dims: int = 3):
 
 
 def test_product_of_gaussians_is_the_golden_one():
-    """E1."""
     belief = product_of_gaussians(MEAN, VARIANCE, BOTH)
     np.testing.assert_allclose((belief.mean[0], belief.variance[0]), (1.5, 0.75), rtol=1e-6)
 
 
 def test_kl_from_the_prior_is_the_golden_one():
-    """E1."""
     belief = product_of_gaussians(MEAN, VARIANCE, BOTH)
     assert belief.kl_from_prior() == pytest.approx(1.143841, abs=1e-6)
 
 
 def test_product_is_the_normalised_product_of_densities():
-    """E1: on a grid, with mean and variance by summation."""
+    """On a grid, with mean and variance by summation."""
     mean, variance = (np.asarray(x, np.float64) for x in factors(5, 1))
     z = np.linspace(-15, 15, 200_001)
     density = np.exp(-0.5 * ((z - mean) ** 2 / variance).sum(0))
@@ -52,7 +50,6 @@ def test_kl_is_the_integral_it_stands_for():
 
 
 def test_the_order_of_tokens_is_no_matter():
-    """E1."""
     mean, variance = factors()
     order, all_valid = RNG.permutation(6), jnp.ones(6, bool)
     one = product_of_gaussians(mean, variance, all_valid)
@@ -63,7 +60,7 @@ def test_the_order_of_tokens_is_no_matter():
 
 @pytest.mark.parametrize("n", [1, 4, 100])
 def test_n_identical_tokens_have_an_nth_of_the_variance(n):
-    """E1; one token's belief may be wider than the prior, which is no factor."""
+    """One token's belief may be wider than the prior, which is no factor."""
     mean, variance = jnp.full((n, 2), 0.3), jnp.full((n, 2), 1.6)
     belief = product_of_gaussians(mean, variance, jnp.ones(n, bool))
     np.testing.assert_allclose(belief.variance, 1.6 / n, rtol=1e-5)

@@ -19,7 +19,6 @@ RNG = np.random.default_rng(0)
 
 
 def test_sac_target_is_the_golden_one():
-    """V7."""
     q = jnp.minimum(3.0, 2.5)
     value = soft_value(q[None], jnp.array([-1.3]), 0.2)
     assert td_target(2.0, 0.99, jnp.array(False), value) == pytest.approx(4.7324, abs=1e-6)
@@ -36,7 +35,6 @@ def test_nothing_of_what_follows_an_absorbing_state_reaches_the_target():
 
 
 def test_huber_loss_is_the_golden_one():
-    """V3."""
     assert jnp.mean(huber(jnp.array([0.5, -2.0]))) == pytest.approx(0.8125)
 
 
@@ -47,7 +45,6 @@ def test_huber_gradient_is_the_error_clipped():
 
 
 def test_only_the_taken_actions_output_has_a_gradient():
-    """V3."""
     q, action = jnp.array(RNG.normal(size=(4, 3)), jnp.float32), jnp.array([2, 0, 1, 1])
     grads = jax.grad(lambda q: jnp.sum(huber(of_action(q, action) - 9.0)))(q)
     taken = jax.nn.one_hot(action, 3, dtype=bool)
@@ -72,14 +69,13 @@ def test_soft_value_over_all_actions_is_the_expectation_by_their_probabilities()
 
 @pytest.mark.parametrize(("log_prob", "rises"), [(3.0, True), (-3.0, False)])
 def test_temperature_rises_where_entropy_is_below_its_target_and_falls_above(log_prob, rises):
-    """V10: with a target entropy of -1, log pi = 3 is too certain, -3 too random."""
+    """With a target entropy of -1, log pi = 3 is too certain, -3 too random."""
     gradient = jax.grad(temperature_loss)(jnp.array(-1.6), jnp.full(8, log_prob), -1.0)
     assert (-gradient > 0) == rises
     assert gradient == pytest.approx(-(log_prob - 1.0))
 
 
 def test_the_temperature_loss_leaves_the_policy_alone():
-    """V10."""
     grads = jax.grad(temperature_loss, argnums=1)(jnp.array(0.5), jnp.ones(8), -1.0)
     np.testing.assert_array_equal(grads, 0.0)
 

@@ -16,14 +16,12 @@ def one(mean: float, std: float) -> TanhGaussian:
     ("mean", "std", "u", "expected"), [(0.0, 5.0, 8.0, 10.805329), (0.3, 0.5, 0.9, -0.226130493)]
 )
 def test_log_prob_is_the_golden_one(mean, std, u, expected):
-    """V11."""
     found = one(mean, std).log_prob_of_unbounded(jnp.array([u]))
     assert found == pytest.approx(expected, abs=3e-6)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.7, 0.3), (-0.5, 0.6)])
 def test_density_integrates_to_one(mean, std):
-    """V11."""
     edges = jnp.tanh(jnp.linspace(-6.0, 6.0, 20001))
     middle, width = (edges[1:] + edges[:-1]) / 2, jnp.diff(edges)
     density = jnp.exp(jax.vmap(lambda a: one(mean, std).log_prob(a[None]))(middle))
