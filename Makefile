@@ -7,10 +7,12 @@ RAY_STAMP := $(VENV)/.installed-ray
 DOCS_STAMP := $(VENV)/.installed-docs
 # Most of the tests' time is XLA's compiler's; small programs need not be fast ones: nothing is
 # optimised, a program is one module of LLVM, and its fusions are not emitted by way of MLIR.
-# What learns at length, or is an example for users, compiles as they do.
 QUICK_COMPILER := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false
-QUICK_TESTS := tests/core tests/envs tests/learning tests/properties tests/sampling
+# What learns at length, or is an example for users, compiles as they do.
+LEARNING_TESTS := $(wildcard tests/algorithms/test_*_learning.py) \
+	tests/algorithms/test_cem.py tests/algorithms/test_cma_es.py tests/algorithms/test_sac.py \
+	tests/experiment/test_image_networks.py tests/test_examples.py tests/test_tutorial.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs bench bench-peers clean
@@ -46,10 +48,10 @@ test: export XLA_FLAGS += $(QUICK_COMPILER)
 test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-test-slow: $(RAY_STAMP) ## Learning thresholds and long runs, Ray among them
+test-slow: $(RAY_STAMP) ## Learning thresholds, variations and long runs, Ray among them
 	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" \
-		$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(QUICK_TESTS)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(QUICK_TESTS:%=--ignore=%)
+		$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS)
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 	$(BIN)/ruff check .

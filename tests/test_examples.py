@@ -50,6 +50,7 @@ def smaller(command):
     return [str(int(word) // 50) if word.isdigit() else word for word in command]
 
 
+@pytest.mark.slow
 def test_own_environment_gives_a_return_for_each_episode(tmp_path):
     returns = example("own_environment").main(num_iterations=2, run_dir=str(tmp_path / "run"))
     assert returns.shape == (3,)
@@ -66,6 +67,7 @@ def test_own_environment_shows_adaptation(tmp_path):
     assert last > first + 0.4  # measured -0.97 and -0.19
 
 
+@pytest.mark.slow
 def test_half_cheetah_example_tells_four_episodes_and_draws_them(tmp_path, capsys):
     example("rl2_ppo_half_cheetah").main(1, meta_batch_size=8, run_dir=str(tmp_path / "run"))
     assert re.findall(r"^episode (\d): -\d", capsys.readouterr().out, flags=re.M) == list("1234")
@@ -102,10 +104,15 @@ def test_half_cheetah_example_with_pearl_tells_three_episodes(tmp_path, capsys):
     assert re.findall(r"^after (\d): -\d", capsys.readouterr().out, flags=re.M) == list("012")
 
 
-def test_readme_python_is_short_and_runs(tmp_path, monkeypatch, capsys):
+def test_readme_python_is_short():
     train, act = readme_python()
     assert len(train.splitlines()) < 6
     assert len(act.splitlines()) < 14
+
+
+@pytest.mark.slow
+def test_readme_python_runs(tmp_path, monkeypatch, capsys):
+    train, act = readme_python()
     monkeypatch.chdir(tmp_path)
     text, count = re.subn(r'"num_iterations": \d+', '"num_iterations": 1', train)
     assert count == 1
@@ -122,6 +129,7 @@ def test_readme_shows_every_command():
     assert sorted(shown) == sorted(COMMANDS)
 
 
+@pytest.mark.slow
 def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in readme_commands():
@@ -134,6 +142,7 @@ def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
         assert words in output
 
 
+@pytest.mark.slow
 def test_own_algorithm_learns_cartpole(tmp_path):
     untrained, trained = example("own_algorithm").main(25, str(tmp_path / "run"))
     assert untrained < 50
@@ -166,6 +175,7 @@ def outputs(command, with_plugin):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_plugin_trains_resumes_and_is_evaluated_from_the_command_line(with_plugin):
     adaptax = [sys.executable, "-m", "adaptax.experiment.cli"]
     listed = outputs([*adaptax, "list"], with_plugin)
@@ -202,5 +212,6 @@ print(trainer.evaluate().returns.shape, action.shape)
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_is_used_from_python(with_plugin):
     assert outputs([sys.executable, "-c", PROGRAM], with_plugin).strip() == "(20, 1) (1,)"

@@ -46,6 +46,7 @@ def returns(out: str, name: str) -> list[float]:
     return [float(x) for x in figures.split()]
 
 
+@pytest.mark.slow
 def test_the_code_runs_and_the_own_algorithm_learns_and_adapts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     source = run_python(tmp_path, SMALLER)

@@ -34,7 +34,7 @@ CHAIN = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"double": True}])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"double": True}, marks=pytest.mark.slow)])
 def test_the_chain_is_learned_exactly(settings):
     """From uniform data, 4,000 updates; Q of the greedy action in place of the taken: 1.0."""
     suite = suite_of(Chain())

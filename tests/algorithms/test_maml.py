@@ -48,7 +48,7 @@ SPEC = EnvSpec(2, Continuous(2), 4)
 TASKS, LANES, STEPS = 2, 3, 4
 VALID = np.arange(STEPS) < np.array([4, 2, 3])[:, None]
 SMALL = {"hidden_sizes": (4,), "meta_batch_size": TASKS, "num_episodes": LANES}
-NUM_INNER = pytest.mark.parametrize("num_inner", [1, 2])
+NUM_INNER = pytest.mark.parametrize("num_inner", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
 def samples(seed: int, dtype=np.float64, log_prob=None) -> Samples:

@@ -40,7 +40,6 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.functional.distributions import TanhGaussian
 from adaptax.learning.replay import read, sample
 
-NAMES = ("dqn", "ddpg", "td3", "sac")
 SMALL = {
     "num_cycles": 2,
     "num_steps": 10,
@@ -54,7 +53,10 @@ SMALL = {
 """One for most tests, so that little is compiled."""
 
 
-@pytest.fixture(params=NAMES)
+SLOW_NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in ("ddpg", "td3")]
+
+
+@pytest.fixture(params=["dqn", "sac", *SLOW_NAMES])
 def name(request):
     return request.param
 
@@ -211,7 +213,14 @@ def one_state(name: str, sampler=None, **settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [*((name, {}) for name in NAMES), ("dqn", {"n_step": 3, "double": True})]
+    ("name", "settings"),
+    [
+        ("dqn", {}),
+        pytest.param("ddpg", {}, marks=pytest.mark.slow),
+        pytest.param("td3", {}, marks=pytest.mark.slow),
+        ("sac", {}),
+        pytest.param("dqn", {"n_step": 3, "double": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_time_limit_is_no_termination(name, settings):
     """1 / (1 - .9) = 10, where time limits taken for terminations would give 5.26."""
@@ -333,7 +342,7 @@ def faulty_run(run_dir, num_iterations: int, buffer_size: int, on_nan: str) -> T
 
 
 @pytest.mark.filterwarnings("ignore:iteration")
-@pytest.mark.parametrize("buffer_size", [30, 1000])
+@pytest.mark.parametrize("buffer_size", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_run_that_skips_iterations_goes_on_from_the_replay_before_them(tmp_path, buffer_size):
     """With a ring that is full and one that is not; resumed, it is the same run."""
     whole = faulty_run(tmp_path / "whole", 12, buffer_size, "skip")
@@ -390,6 +399,7 @@ class Bilinear(nn.Module):
         return jnp.moveaxis(nn.Dense(3)(nn.tanh(nn.Dense(16)(both))), -1, 0)
 
 
+@pytest.mark.slow
 def test_sac_trains_and_resumes_with_networks_of_ones_own(tmp_path):
     suite = point_suite()
     networks = Networks(Skewed(2), Bilinear())

@@ -25,8 +25,10 @@ KEY = jax.random.key(0)
 GRU = {"kind": "gru", "size": 3}
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 every_run = pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "none") for name in NAMES), ("ppo", "gru")]
+    ("name", "kind"),
+    [*((name, "none") for name in NAMES), pytest.param("ppo", "gru", marks=pytest.mark.slow)],
 )
+QUICK_MEMORIES = {("a2c", "none"), ("ppo", "gru"), ("trpo", "none")}
 EVERY_OPTION = {
     "num_episodes": 8,
     "init_std": 0.7,
@@ -98,7 +100,13 @@ def assert_close(one, other, tolerance: float):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a2c", "none"), ("a2c", "gru"), ("ppo", "none")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a2c", "none"),
+        *(pytest.param(*run, marks=pytest.mark.slow) for run in (("a2c", "gru"), ("ppo", "none"))),
+    ],
+)
 def test_episodes_along_lanes_or_along_time_give_the_same_update(name, kind):
     state, ((one, figures), (other, other_figures)) = layouts(name, kind)
     assert_close(one.params, other.params, 1e-5)
@@ -107,8 +115,14 @@ def test_episodes_along_lanes_or_along_time_give_the_same_update(name, kind):
     assert max(jax.tree.leaves(moved)) > 1e-3
 
 
-@pytest.mark.parametrize("kind", MEMORIES)
-@pytest.mark.parametrize("name", ["a2c", "ppo", "trpo"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=() if (name, kind) in QUICK_MEMORIES else pytest.mark.slow)
+        for name in ("a2c", "ppo", "trpo")
+        for kind in MEMORIES
+    ],
+)
 def test_every_memory_learns_with_policy_and_value(name, kind):
     """Over episodes that go on from one iteration to the next and end in mid-sequence."""
     suite = cliff_suite(fall=0.3)

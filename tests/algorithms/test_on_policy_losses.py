@@ -128,8 +128,8 @@ def finite_differences(f, params, eps: float = 1e-5):
         (Continuous(3), "none"),
         (Discrete(3), "none"),
         (Continuous(3), "gru"),
-        (Continuous(3), "lstm"),
-        (Continuous(3), "fast-weights"),
+        pytest.param(Continuous(3), "lstm", marks=pytest.mark.slow),
+        pytest.param(Continuous(3), "fast-weights", marks=pytest.mark.slow),
     ],
 )
 def test_a2c_gradient_equals_finite_differences(space, kind):
@@ -140,10 +140,11 @@ def test_a2c_gradient_equals_finite_differences(space, kind):
         def loss(p):
             return a2c.loss(a2c.A2CConfig(entropy_coeff=0.1), network, p, part)[0]
 
-        flat, _ = jax.flatten_util.ravel_pytree(jax.jit(jax.grad(loss))(params))
+        grads = jax.jit(jax.grad(loss))(params)
+        flat, _ = jax.flatten_util.ravel_pytree(grads)
         expected = jax.jit(lambda p: finite_differences(loss, p))(params)
         np.testing.assert_allclose(flat, expected, rtol=1e-6, atol=1e-9)
-        moved = jax.tree.map(lambda x: float(jnp.abs(x).max()), jax.grad(loss)(params))
+        moved = jax.tree.map(lambda x: float(jnp.abs(x).max()), grads)
         if isinstance(space, Continuous):
             assert moved["params"]["policy"]["head"]["log_std"] > 1e-3
         parts = (part_of(moved, name) for name in ("policy", "value"))
@@ -198,7 +199,10 @@ def test_steps_that_are_not_valid_reach_no_gradient(space):
 
 
 @spaces
-@pytest.mark.parametrize("kind", ["none", "gru", "lstm", "fast-weights"])
+@pytest.mark.parametrize(
+    "kind",
+    ["none", "gru", *(pytest.param(k, marks=pytest.mark.slow) for k in ("lstm", "fast-weights"))],
+)
 def test_a_trpo_step_lowers_the_loss_within_the_bound_and_leaves_the_value(space, kind):
     network, params, part = real(space, kind)
     region = TrustRegion(max_kl_step=0.01)

@@ -293,8 +293,14 @@ def test_kl_is_summed_over_tasks_or_averaged():
     assert summed["kl"] == pytest.approx(M * float(averaged["kl"]), rel=1e-6)
 
 
-@pytest.mark.parametrize("bottleneck", [True, False])
-@pytest.mark.parametrize("next_obs", [True, False])
+@pytest.mark.parametrize(
+    ("next_obs", "bottleneck"),
+    [
+        (True, True),
+        (False, False),
+        *(pytest.param(a, not a, marks=pytest.mark.slow) for a in (True, False)),
+    ],
+)
 def test_networks_have_the_sizes_of_their_inputs_and_train(next_obs, bottleneck):
     """A token has O + A + 1 numbers, + O with what followed; the encoder gives 2 L or L."""
     settings = {"next_obs_in_context": next_obs, "information_bottleneck": bottleneck}
@@ -417,6 +423,7 @@ def test_where_episodes_fall_short_more_are_played():
     assert np.all(state.context.sizes <= state.context.config.size)
 
 
+@pytest.mark.slow
 def test_without_context_steps_the_first_context_stays():
     """The originals crash on an empty encoder buffer."""
     settings = {**SCHEDULE, "num_prior_steps": 0, "num_posterior_steps": 0}
@@ -433,6 +440,7 @@ def test_the_tasks_trained_on_stay_the_same_and_take_no_counter():
     assert sampler.save()["counters"].sum() == 0
 
 
+@pytest.mark.slow
 def test_parts_of_a_context_have_a_gradient_step_each():
     settings = {"num_updates": 3, "context_size": 16, "context_minibatch_size": 4}
     suite = point_suite()
@@ -452,6 +460,7 @@ def test_the_first_iteration_fills_the_rings_of_all_tasks_and_learns_nothing():
     np.testing.assert_array_equal(state.context.sizes, 60)
 
 
+@pytest.mark.slow
 def test_a_saved_state_goes_on_bit_for_bit():
     suite = point_suite()
     algorithm, sampler = make_algorithm("pearl", suite.spec, **TINY), train_sampler(suite)
@@ -465,6 +474,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
     assert fingerprint(other) == fingerprint(state)
 
 
+@pytest.mark.slow
 def test_networks_of_ones_own_are_used():
     own = Networks(
         ContextEncoder((4,), 2, True), LatentPolicy((4,), 2), ensemble(LatentValue, 3)((4,))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -16,7 +17,8 @@ from adaptax.networks.actor_critic import part_of
 CONFIG = ReinforceConfig(num_lanes=6, num_episodes=2, discount=0.9, lr=0.02, hidden_sizes=(16,))
 
 
-def one_iteration(config=CONFIG):
+@functools.cache
+def one_iteration():
     """The algorithm, its states before and after an iteration, the data and the figures."""
     suite, rollouts = cliff_suite(), []
 
@@ -24,7 +26,7 @@ def one_iteration(config=CONFIG):
         rollouts.append(rollout)
         return rollout
 
-    algorithm = Reinforce(config, suite.spec)
+    algorithm = Reinforce(CONFIG, suite.spec)
     before = algorithm.init(jax.random.key(0))
     after, metrics = algorithm.iteration(before, ChangingSampler(suite, record))
     return algorithm, before, after, rollouts[0], metrics

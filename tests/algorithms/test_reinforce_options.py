@@ -119,6 +119,7 @@ def test_observations_are_counted_once():
     np.testing.assert_allclose(states[2].moments["obs"]["mean"], seen.mean(0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_episodes_along_lanes_or_along_time_give_the_same_update():
     suite = point_suite()
     memory = MemoryConfig("gru", 3)

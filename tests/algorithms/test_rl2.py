@@ -16,7 +16,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
 
-from adaptax.algorithms.base import Algorithm
+from adaptax.algorithms.base import Algorithm, updated
 from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.core.errors import ConfigError
@@ -43,6 +43,9 @@ SMALL = {
 }
 KEY = jax.random.key(0)
 both_algorithms = pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
+ppo_else_slow = pytest.mark.parametrize(
+    "name", ["rl2-ppo", pytest.param("rl2-trpo", marks=pytest.mark.slow)]
+)
 
 
 # ---- Whole updates against a slow loop ----
@@ -50,6 +53,7 @@ both_algorithms = pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])
 TRIALS, HORIZON, SPEC = 4, 6, EnvSpec(2, Continuous(2), 6)
 MAX = {"entropy_method": "max", "normalize_advantage": "none", "stop_entropy_gradient": True}
 CASES = {
+    # The first is for `make test`, the others for `make test-slow`.
     "plain": {},
     "no bootstrap": {"bootstrap_trial_end": False},
     "entropy in the objective": {"entropy_method": "regularized", "entropy_coeff": 0.2},
@@ -177,9 +181,9 @@ class SlowUpdate:
         step = optax.chain(
             optax.clip_by_global_norm(config.max_grad_norm), optax.adam(config.lr, eps=1e-5)
         )
-        params, state = self.start, step.init(self.start)
+        params, state, gradient = self.start, step.init(self.start), jax.jit(jax.grad(loss))
         for _ in range(config.num_epochs):
-            updates, state = step.update(jax.jit(jax.grad(loss))(params), state)
+            updates, state = step.update(gradient(params), state)
             params = optax.apply_updates(params, updates)
         return params
 
@@ -190,23 +194,25 @@ def assert_moved_alike(before: PyTree, after: PyTree, expected: PyTree) -> None:
     np.testing.assert_allclose(ours - start, theirs - start, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if CASES[case] else ()) for case in CASES]
+)
 def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
     """Inner boundaries cut nothing, and padding, which is not zero here, counts for nothing."""
     with jax.enable_x64(True):
         algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, **CASES[case])
         state, rollout = random_state(algorithm), random_trials(algorithm)
         expected = SlowUpdate(algorithm, state, rollout).params()
-        after, _ = algorithm.update(state, rollout)
+        after, _ = updated(algorithm, state, rollout)
         assert_moved_alike(state.params, after.params, expected)
 
 
-@both_algorithms
+@ppo_else_slow
 def test_padding_changes_no_parameter(name):
     algorithm = make_algorithm(name, SPEC, **SMALL)
-    update = jax.jit(algorithm.update)
+    state = algorithm.init(KEY)
     ends = [
-        ravel_pytree(update(algorithm.init(KEY), random_trials(algorithm, padding))[0].params)[0]
+        ravel_pytree(updated(algorithm, state, random_trials(algorithm, padding))[0].params)[0]
         for padding in (0.0, 7.0, np.nan)
     ]
     np.testing.assert_array_equal(ends[0], ends[1])
@@ -252,18 +258,27 @@ class Trace(nn.Module):
         return memory, jax.tree.map(lambda *xs: jnp.stack(xs, axis), *rows)
 
 
-@pytest.mark.parametrize("network", [Plain(), Trace()], ids=["feed-forward", "memory"])
+own_networks = pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(Plain(), id="feed-forward", marks=pytest.mark.slow),
+        pytest.param(Trace(), id="memory"),
+    ],
+)
+
+
+@own_networks
 def test_an_update_of_ones_own_network_is_that_of_its_steps(network):
     with jax.enable_x64(True):
         algorithm = make_algorithm("rl2-ppo", SPEC, networks=network, **SMALL)
         state, rollout = random_state(algorithm), random_trials(algorithm)
         expected = SlowUpdate(algorithm, state, rollout).params()
-        after, _ = algorithm.update(state, rollout)
+        after, _ = updated(algorithm, state, rollout)
         assert_moved_alike(state.params, after.params, expected)
 
 
-@both_algorithms
-@pytest.mark.parametrize("network", [Plain(), Trace()], ids=["feed-forward", "memory"])
+@ppo_else_slow
+@own_networks
 def test_ones_own_network_acts_learns_and_adapts(name, network):
     suite = cliff_suite(horizon=5)
     algorithm = make_algorithm(name, suite.spec, networks=network, **SMALL)
@@ -314,7 +329,7 @@ def test_the_weight_of_the_entropy_follows_its_schedule(schedule, expected):
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
-@both_algorithms
+@ppo_else_slow
 def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(name):
     settings = {"entropy_method": "regularized", "entropy_coeff": 10.0, "lr_schedule_steps": 2}
     plain = make_algorithm(name, SPEC, **SMALL)
@@ -322,7 +337,7 @@ def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(name):
     first, rollout = plain.init(KEY), random_trials(plain)
     last = replace(first, num_passes=jnp.int32(2))
     params = [
-        ravel_pytree(jax.jit(algorithm.update)(state, rollout)[0].params)[0]
+        ravel_pytree(updated(algorithm, state, rollout)[0].params)[0]
         for algorithm, state in ((plain, last), (weighed, last), (weighed, first))
     ]
     np.testing.assert_allclose(params[0], params[1], atol=1e-6)
@@ -372,7 +387,7 @@ def test_advantages_standardised_over_each_trial_forget_its_mean_and_scale():
     np.testing.assert_allclose(standard, [[-1, 1, 0], [-end, 0, end]], atol=1e-6)
 
 
-@both_algorithms
+@ppo_else_slow
 def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
     algorithm = make_algorithm(name, SPEC, **{**SMALL, "num_episodes": 3})
     rollout, totals = random_trials(algorithm), {}
@@ -383,7 +398,7 @@ def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
             if rollout.terminated[i, 0, t] | rollout.truncated[i, 0, t]:
                 totals.setdefault(f"return/episode_{episode}", []).append(total)
                 episode, total = episode + 1, 0.0
-    figures = jax.jit(algorithm.update)(algorithm.init(KEY), rollout)[1]
+    figures = updated(algorithm, algorithm.init(KEY), rollout)[1]
     for place in range(1, 4):
         key = f"return/episode_{place}"
         np.testing.assert_allclose(figures[key], np.mean(totals[key]), rtol=1e-5)
@@ -458,8 +473,8 @@ def test_exact_curvature_through_the_network_equals_differences_of_gradients(kin
             return masked_mean(old.kl(new), batch.valid)
 
         v = jax.random.normal(jax.random.key(1), flat.shape, jnp.float64)
-        close = gauss_newton_product(policy, mean_kl, flat)(v)
-        exact = hessian_product(lambda x: mean_kl(policy(x)), flat)(v)
+        close = jax.jit(gauss_newton_product(policy, mean_kl, flat))(v)
+        exact = jax.jit(hessian_product(lambda x: mean_kl(policy(x)), flat))(v)
         gradient = jax.jit(jax.grad(lambda x: mean_kl(policy(x))))
         differences = (gradient(flat + 1e-5 * v) - gradient(flat - 1e-5 * v)) / 2e-5
         # Gradients of fast weights have kinks, some of them between the two points.
@@ -471,7 +486,7 @@ def test_exact_curvature_through_the_network_equals_differences_of_gradients(kin
 
 def test_a_step_lowers_the_loss_within_the_bound():
     algorithm, state, rollout = agent()
-    new, figures = jax.jit(algorithm.update)(state, rollout)
+    new, figures = updated(algorithm, state, rollout)
     assert figures["line_search_accepted"]
     assert 0 < figures["kl"] <= algorithm.config.trust_region.max_kl_step
     assert figures["loss_after"] < figures["loss_before"]

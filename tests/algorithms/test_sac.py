@@ -65,7 +65,9 @@ def test_the_target_is_that_of_the_paper():
     assert figures["critic_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("space", [Continuous(2), Discrete(3)])
+@pytest.mark.parametrize(
+    "space", [Continuous(2), pytest.param(Discrete(3), marks=pytest.mark.slow)]
+)
 def test_every_policy_parameter_is_moved(space):
     """The head of the standard deviation too."""
     algorithm, learner = agent(space)
@@ -80,7 +82,9 @@ def test_every_policy_parameter_is_moved(space):
         assert np.any(old != new)
 
 
-@pytest.mark.parametrize("space", [Continuous(2), Discrete(3)])
+@pytest.mark.parametrize(
+    "space", [pytest.param(Continuous(2), marks=pytest.mark.slow), Discrete(3)]
+)
 def test_the_policys_gradient_is_that_of_finite_differences(space):
     """Of E[alpha log pi - min Q] by the new critics with the draw's noise held, in float64.
 

@@ -2,7 +2,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
+import sys
 import jax
 from adaptax.core.devices import over_devices
 import numpy as np
@@ -17,7 +20,8 @@ CASES = {
 }
 suite = make_suite("point-corners")
 sampler = Sampler(suite, suite.train, 0, "training")
-for name, others in CASES.items():
+for name in sys.argv[1:]:
+    others = CASES[name]
     algorithm = make_algorithm(name.partition(",")[0], suite.spec, **SETTINGS, **others)
     state = algorithm.init(jax.random.key(0))
     data = jax.device_put(algorithm.collect(state, sampler))
@@ -50,17 +54,21 @@ make_every_core_a_device()  # too late, and says nothing
 """
 
 
-def run(program: str, **variables: str) -> str:
+def run(program: str, *arguments: str, **variables: str) -> str:
     others = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=others | variables
-    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=others | variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_updates_on_two_devices_are_those_on_one():
-    run(PROGRAM, JAX_NUM_CPU_DEVICES="2")
+    run(PROGRAM, "promp", JAX_NUM_CPU_DEVICES="2")
+
+
+@pytest.mark.slow
+def test_so_are_those_by_minibatches_and_those_of_a_trust_region():
+    run(PROGRAM, "promp, minibatches", "trpo-maml", JAX_NUM_CPU_DEVICES="2")
 
 
 def test_every_core_is_a_device_unless_the_environment_says_how_many_there_are():

@@ -29,7 +29,7 @@ def goals(distribution):
     return {np.asarray(task.params["rand_vec"]).tobytes() for task in distribution.tasks}
 
 
-def test_t3_training_and_test_goals_are_apart(ml1):
+def test_training_and_test_goals_are_apart(ml1):
     assert len(goals(ml1.train)) == len(goals(ml1.test)) == 50
     assert not goals(ml1.train) & goals(ml1.test)
     shared = {"reach-v3": np.arange(6.0).reshape(2, 3)}
@@ -37,7 +37,7 @@ def test_t3_training_and_test_goals_are_apart(ml1):
         _check_disjoint(shared, shared)
 
 
-def test_t4_ml10_has_10_classes_to_train_on_and_5_others(ml10):
+def test_ml10_has_10_classes_to_train_on_and_5_others(ml10):
     train = [task.class_name for task in ml10.train.tasks]
     test = [task.class_name for task in ml10.test.tasks]
     assert list(dict.fromkeys(train)) == list(ML10_V3["train"])
@@ -46,7 +46,7 @@ def test_t4_ml10_has_10_classes_to_train_on_and_5_others(ml10):
     assert (len(set(train)), len(set(test)), len(set(train) & set(test))) == (10, 5, 0)
 
 
-def test_t4_tasks_are_drawn_as_many_of_each_class_in_their_order(ml10):
+def test_tasks_are_drawn_as_many_of_each_class_in_their_order(ml10):
     order = [task.class_name for task in ml10.train.tasks[:10]]
     sampler = Sampler(ml10, ml10.train, 0, "test")
     drawn = [task for _ in range(25) for task in sampler.sample_tasks(20)]
@@ -57,7 +57,7 @@ def test_t4_tasks_are_drawn_as_many_of_each_class_in_their_order(ml10):
             draw(15)
 
 
-def test_t4_goals_are_hidden(ml10):
+def test_goals_are_hidden(ml10):
     sampler = Sampler(ml10, ml10.train, 0, "test")
     rollout = sampler.episodes(UniformActor(ml10.spec.action), sampler.sample_tasks(10), 1, 1)
     assert rollout.obs.shape == (10, 1, HORIZON, 39)
@@ -80,6 +80,7 @@ def test_mt10_shows_the_goal_and_the_class():
     np.testing.assert_array_equal(rollout.obs[0, 0, :, 36:39], np.tile(goal, (HORIZON, 1)))
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(ml10):
     remote = make_suite("ml10", horizon=HORIZON, num_workers=3)
     rollouts = []

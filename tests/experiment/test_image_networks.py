@@ -92,6 +92,10 @@ NETWORKS = {
     ),
     "plain": Plain(ACTIONS),
 }
+one_else_slow = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "plain" else pytest.mark.slow) for kind in NETWORKS],
+)
 
 
 def config(run_dir, num_iterations: int) -> TrainerConfig:
@@ -112,7 +116,7 @@ def trainer(run_dir, num_iterations: int, networks, name: str = "ppo"):
     return adaptax.Trainer(config(run_dir, num_iterations), algorithm, suite)
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@one_else_slow
 def test_every_layer_learns_and_resume_is_exact(tmp_path, kind):
     networks = NETWORKS[kind]
     whole = trainer(tmp_path / "whole", 3, networks)
@@ -130,7 +134,7 @@ def test_every_layer_learns_and_resume_is_exact(tmp_path, kind):
     assert jax.tree.structure(before.params) == jax.tree.structure(whole.state.params)
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@one_else_slow
 def test_every_parameter_moves_in_an_update(kind):
     suite = image_suite()
     algorithm = adaptax.make_algorithm("ppo", suite.spec, NETWORKS[kind], **SETTINGS)

@@ -21,12 +21,13 @@ SMALL = {
     "num_epochs": 1,
     "num_minibatches": 1,
 }
+pytestmark = pytest.mark.slow
 EVALUATION = EvaluatorConfig(num_tasks=5, num_episodes=1, num_test_episodes=1)
 
 
 @pytest.fixture(scope="module")
 def ml10_run(tmp_path_factory):
-    """X4: RL2-PPO on ML10, one task a class, T = 20 and K = 2."""
+    """RL2-PPO on ML10, one task a class, T = 20 and K = 2."""
     suite = make_suite("ml10", horizon=20, num_workers=2)
     settings = {**SMALL, "meta_batch_size": 10, "num_episodes": 2}
     algorithm = make_algorithm("rl2-ppo", suite.spec, **settings)
@@ -38,7 +39,7 @@ def ml10_run(tmp_path_factory):
     return run_dir
 
 
-def test_x4_rl2_on_ml10_logs_finite_losses_and_success_by_class(ml10_run):
+def test_rl2_on_ml10_logs_finite_losses_and_success_by_class(ml10_run):
     (row,) = read_rows(ml10_run / "progress.jsonl")
     assert row["num_steps"] == 10 * 2 * 20
     for name in ("policy_loss", "value_loss", "entropy", "return", "success"):
@@ -48,7 +49,7 @@ def test_x4_rl2_on_ml10_logs_finite_losses_and_success_by_class(ml10_run):
     assert np.mean([row[name] for name in classes]) == pytest.approx(row["train/success"])
 
 
-def test_x4_the_evaluation_is_on_other_classes_with_success_by_class(ml10_run):
+def test_the_evaluation_is_on_other_classes_with_success_by_class(ml10_run):
     row = read_rows(ml10_run / "evaluations.jsonl")[-1]
     trained = {n.rpartition("/")[2] for n in read_rows(ml10_run / "progress.jsonl")[0]}
     assert len(row["classes"]) == 5

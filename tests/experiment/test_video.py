@@ -34,7 +34,9 @@ SUITES = {
 }
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    "suite", ["half-cheetah-vel", pytest.param("ml1-reach-v3", marks=pytest.mark.slow)]
+)
 def test_a_video_shows_both_episodes_side_by_side(tmp_path, monkeypatch, backend, suite):
     monkeypatch.chdir(tmp_path)
     cli.main(["train", "nop", suite, *QUICK, "--algorithm.num-lanes", "2", *SUITES[suite]])

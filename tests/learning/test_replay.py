@@ -57,10 +57,11 @@ def parts(rollout: Rollout, cuts: list[int]):
 
 def held(replay: Replay, ring: int = 0) -> dict[tuple, tuple]:
     """What a ring holds: by (lane, time) the rest of each transition."""
-    ages = np.arange(replay.sizes[ring])
+    size = int(replay.sizes[ring])
+    ages = np.arange(-(-size // 64) * 64)  # of few lengths, each of which is compiled for
     rows = jax.tree.map(np.asarray, read(replay, np.full_like(ages, ring), ages))
     found = {}
-    for i in ages:
+    for i in range(size):
         key = tuple(rows.obs[i].tolist())
         assert key not in found
         found[key] = (

@@ -19,9 +19,13 @@ SIZE, LANES, STEPS, INPUTS = 8, (2, 3), 6, 5
 RESET = np.zeros((*LANES, STEPS), bool)
 RESET[0, 0, [2, 3]] = RESET[1, 1, 4] = RESET[1, 2, 0] = RESET[0, 2, 5] = True
 every_memory = pytest.mark.parametrize("kind", MEMORIES)
+BEHIND_HEADS = [
+    pytest.param(kind, shared, marks=() if kind == "gru" else pytest.mark.slow)
+    for kind in MEMORIES
+    for shared in (False, True)
+]
 every_network = pytest.mark.parametrize(
-    ("kind", "shared"),
-    [(kind, None) for kind in MEMORIES] + [(kind, s) for kind in MEMORIES for s in (False, True)],
+    ("kind", "shared"), [*((kind, None) for kind in MEMORIES), *BEHIND_HEADS]
 )
 
 
@@ -136,7 +140,7 @@ def test_policy_and_value_share_what_they_are_told_to(shared):
         _, (_, value) = network.apply(params, memory, x, None, method="sequence")
         return jnp.sum(value)
 
-    moved = jax.tree.map(lambda g: bool(np.any(g)), jax.grad(value)(params))["params"]
+    moved = jax.tree.map(lambda g: bool(np.any(g)), jax.jit(jax.grad(value))(params))["params"]
     heads = ("policy_head", "value_head") if shared else ("policy", "value")
     assert [any(jax.tree.leaves(moved[name])) for name in heads] == [False, True]
     assert ("tower" in moved) == shared
@@ -197,12 +201,13 @@ def test_chunks_of_fast_weights_equal_the_loop_over_time(monkeypatch, steps, res
 def test_what_a_step_stores_is_found_under_the_input_before_it():
     layer = FastWeights(8)
     x, start = jax.random.normal(jax.random.key(0), (1, 5, 3)), layer.initial((1,))
-    params = layer.init(jax.random.key(1), start, x, method="sequence")
+    params = jax.jit(lambda key: layer.init(key, start, x, method="sequence"))(jax.random.key(1))
 
+    @jax.jit
     def features(x, params=params):
         return layer.apply(params, start, x, method="sequence")[1]
 
-    gradient = jax.jacobian(lambda x: features(x)[0, -1].sum())(x)[0]
+    gradient = jax.jit(jax.grad(lambda x: features(x)[0, -1].sum()))(x)[0]
     assert np.all(np.abs(gradient).sum(-1) > 0)
     # At the first step nothing was seen before: no key, nothing stored, whatever its value.
     zeros = jax.tree.map(jnp.zeros_like, params["params"]["Dense_2"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,11 +25,17 @@ from adaptax.sampling.sampler import Sampler
 NUM_TASKS = EVALUATION.num_tasks
 
 
-@pytest.fixture
-def agent(entry):
+@cache
+def trained_agent(entry):
+    """Once for all tests of an algorithm: none of them may change the state."""
     suite = point_suite(entry)
     algorithm = small_agent(entry, suite)
-    state, _ = trained(algorithm, train_sampler(suite), 2)
+    return algorithm, trained(algorithm, train_sampler(suite), 2)[0], suite
+
+
+@pytest.fixture
+def agent(entry):
+    algorithm, state, suite = trained_agent(entry)
     return algorithm, state, Sampler(suite, suite.test, 0, "evaluation")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import pytest
+from entries import quick_for
 from toys import EVALUATION, point_suite, small_agent
 
 from adaptax.experiment.trainer import Trainer, TrainerConfig
@@ -26,6 +27,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@quick_for("ppo", "sac")
 def test_nothing_is_compiled_after_the_second_iteration(entry, tmp_path, compiled):
     suite = point_suite(entry)
     config = TrainerConfig(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from entries import quick_for
 from toys import EVALUATION, fingerprint, point_suite, small_agent
 
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 
+@quick_for("nop", "cem", "ppo")
 def test_evaluation_after_every_iteration_leaves_training_unchanged(entry, tmp_path):
     states, rows = [], []
     for interval in (None, 1):

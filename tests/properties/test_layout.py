@@ -11,6 +11,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from entries import quick_for
 from toys import KEY, ChangingSampler, fingerprint, point_suite, small_agent, trained
 
 from adaptax.core.experience import Step
@@ -49,6 +50,7 @@ def relaid(rollout, actor, horizon: int):
     return replace(steps, initial_carry=start, final_carry=start, initial_return=nothing)
 
 
+@quick_for("nop", "cem", "ppo", "sac")
 def test_the_same_data_in_another_layout_give_the_same_update(entry):
     suite, shapes = point_suite(entry), []
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from entries import quick_for
 from small import SMALL_SUITE
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, small_agent, trained
 
@@ -37,6 +38,7 @@ def data(entry, suite, enough: int | None = None):
 
 
 @pytest.mark.parametrize("kind", ["point", "cliff"])
+@quick_for("nop", "ppo", "rl2-ppo")
 def test_the_compiled_engine_equals_the_host_engine(entry, kind):
     suite = (
         point_suite(entry) if kind == "point" else cliff_suite(**SMALL_SUITE.get(entry.name, {}))
@@ -70,6 +72,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
+@quick_for("nop", "ppo")
 def test_workers_change_no_bit(entry, host):
     make, *num_workers = HOSTS[host]
     reference, other = (make(entry, num) for num in num_workers)

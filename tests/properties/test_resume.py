@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+from entries import quick_for
 from toys import EVALUATION, fingerprint, flags, point_suite, small_agent, suite_flags
 
 from adaptax.core.snapshot import Snapshots
@@ -64,6 +65,7 @@ def left_behind(run_dir):
     return fingerprint((tree.get("state", {}), tree["sampler"])), rows, evaluations
 
 
+@quick_for("nop", "cem", "ppo")
 def test_6_iterations_equal_3_then_kill_9_then_3_in_a_fresh_interpreter(entry, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     program = [sys.executable, "-c", STALL_IN_ITERATION_5, *train_args(entry, killed)]

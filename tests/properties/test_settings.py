@@ -20,6 +20,8 @@ from adaptax.experiment.trainer import TrainerConfig
 PREFIXES = (GYM_PREFIX, ML1_PREFIX)
 SUITE_NAMES = [name for name in SUITES if not name.startswith(PREFIXES)]
 SUITE_NAMES += ["gym:CartPole-v1", "ml1-reach-v3"]
+OF_MANY_CLASSES = {"ml10", "ml45", "mt10"}
+"""Those of Meta-World take seconds to draw their goals, but for `ml1-reach-v3`."""
 
 
 def other_values(hint: Any, value: Any) -> Iterator[Any]:
@@ -102,7 +104,13 @@ def test_algorithm_settings_come_back_equal(entry, through_flags):
         assert through_json(config) == config
 
 
-@pytest.mark.parametrize("name", SUITE_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in OF_MANY_CLASSES else ())
+        for name in SUITE_NAMES
+    ],
+)
 def test_suite_settings_come_back_equal(name, through_flags):
     config = changed(find_suite(name).load()[0]())
     _, _, suite = through_flags("nop", name, flags(config, "suite"))
