@@ -15,7 +15,7 @@ LEARNING_TESTS := $(wildcard tests/algorithms/test_*_learning.py) \
 	tests/experiment/test_image_networks.py tests/test_examples.py tests/test_tutorial.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs bench bench-peers clean
+.PHONY: help install demo test test-slow check docs wheel bench bench-peers clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,10 +48,16 @@ test: export XLA_FLAGS += $(QUICK_COMPILER)
 test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
+# Suites whose physics is in the program have to give the same without a compiler for it.
+HOST_TESTS := $(addprefix tests/envs/test_,locomotion.py half_cheetah.py half_cheetah_run.py ant.py \
+	humanoid.py walker_hopper_swimmer.py task_models.py)
+
 test-slow: $(RAY_STAMP) ## Learning thresholds, variations and long runs, Ray among them
 	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" \
 		$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS:%=--ignore=%)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS)
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" ADAPTAX_PHYSICS=host \
+		$(BIN)/python -m pytest -q -n 2 $(HOST_TESTS)
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 	$(BIN)/ruff check .
@@ -62,6 +68,13 @@ check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 docs: $(DOCS_STAMP) ## Reference from the code, and the site in build/site, any warning an error
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+wheel: $(STAMP) ## A wheel for this platform, with MuJoCo's step compiled, in dist/
+	$(BIN)/python -m adaptax.envs.physics.native
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist . \
+		--config-settings=--build-option=--plat-name=$$($(BIN)/python -c \
+		'import sysconfig; print(sysconfig.get_platform().replace("-", "_"))')
+	rm adaptax/envs/physics/mj_step.so
 
 bench: $(STAMP) ## Speed, side by side
 	$(BIN)/python benchmarks/sampling.py

@@ -1,6 +1,6 @@
 """Environment steps a second with a policy in the loop, against the limit and the alternative.
 
-One run, equal threads: MuJoCo's native stepping with random controls (the limit), our sampler
+One run, all cores: bare MuJoCo with random controls (the limit: `bare_stepping.cc`), our sampler
 with a 2x64 Gaussian policy, Gymnasium's SyncVectorEnv with the same compiled policy, and
 `point-goal` compiled. The contenders take turns, so that a busy moment of the machine hits all.
 
@@ -10,9 +10,13 @@ with a 2x64 Gaussian policy, Gymnasium's SyncVectorEnv with the same compiled po
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +24,20 @@ import gymnasium
 import jax
 import mujoco
 import numpy as np
-from mujoco.rollout import Rollout
 from turns import write_report
 
 from adaptax.core.spec import Continuous
+from adaptax.envs.physics import native
 from adaptax.envs.suite import Suite
-from adaptax.experiment.build import make_suite
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.networks.heads import MLPPolicy
-from adaptax.sampling.actors import PolicyActor
+from adaptax.sampling.actors import Actor, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
 LANES = (16, 64, 256, 400)
 HORIZON = 100
 FRAME_SKIP = 5
+SOURCE = "bare_stepping.cc"
 Work = Callable[[], int]
 """Does a piece of work and gives how many environment steps it was."""
 
@@ -44,51 +49,61 @@ def policy_actor(observation_size: int, action_size: int) -> PolicyActor:
     return PolicyActor(params, policy)
 
 
-def native(num_lanes: int) -> Work:
-    """MuJoCo's thread pool with random controls, best chunk size: the limit.
+@cache
+def bare_library() -> ctypes.CDLL:
+    """`bare_stepping.cc`, compiled as the package compiles its own call."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bare_stepping.so"
+        native.compile_library(native.compiler(), path, Path(__file__).with_name(SOURCE))
+        return ctypes.CDLL(str(path))
+
+
+def bare(num_lanes: int) -> Work:
+    """MuJoCo alone: each core steps its share of the lanes through the episode, no meeting.
 
     Controls and first states are drawn like those of the policy's episodes, since what a step
     costs depends on the contacts that it makes.
     """
     folder = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
     model = mujoco.MjModel.from_xml_path(str(folder / "half_cheetah.xml"))
-    num_threads = len(os.sched_getaffinity(0))
-    pool = Rollout(nthread=num_threads)
-    data = [mujoco.MjData(model) for _ in range(num_threads)]
-    size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    num_threads = min(len(os.sched_getaffinity(0)), num_lanes)
+    size, rng = mujoco.mj_stateSize(model, native.STATE), np.random.default_rng(0)
     start = np.zeros(size)
-    mujoco.mj_getState(model, data[0], start, mujoco.mjtState.mjSTATE_FULLPHYSICS)
-    states = np.empty((num_lanes, FRAME_SKIP, size))
-    rng = np.random.default_rng(0)
-    shape = (HORIZON, num_lanes, 1, model.nu)
-    controls = np.repeat(np.clip(rng.standard_normal(shape), -1, 1), FRAME_SKIP, axis=2)
-    starts = np.tile(start, (num_lanes, 1))
-    starts[:, 1:] += rng.uniform(-0.1, 0.1, starts[:, 1:].shape)
-    models = [model] * num_lanes
+    mujoco.mj_getState(model, mujoco.MjData(model), start, native.STATE)
+    shares = [len(share) for share in np.array_split(np.arange(num_lanes), num_threads)]
+    controls = [np.clip(rng.standard_normal((HORIZON, n, model.nu)), -1, 1) for n in shares]
+    noise = [rng.uniform(-0.1, 0.1, (n, size - 1)) for n in shares]
+    step, threads = bare_library().bare_steps, ThreadPoolExecutor(num_threads)
+
+    def run(i: int) -> None:
+        states = np.tile(start, (shares[i], 1))
+        states[:, 1:] += noise[i]
+        step(
+            ctypes.c_void_p(model._address),
+            shares[i],
+            HORIZON,
+            FRAME_SKIP,
+            states.ctypes.data_as(ctypes.c_void_p),
+            controls[i].ctypes.data_as(ctypes.c_void_p),
+        )
 
     def episode() -> int:
-        state = starts
-        for control in controls:
-            pool.rollout(
-                models,
-                data,
-                state,
-                control,
-                skip_checks=True,
-                nstep=FRAME_SKIP,
-                state=states,
-                chunk_size=max(1, num_lanes // num_threads),
-            )
-            state = states[:, -1].copy()
+        list(threads.map(run, range(num_threads)))
         return HORIZON * num_lanes
 
     return episode
 
 
-def sampler(suite: Suite, num_lanes: int) -> Work:
-    """Our sampler, whole episodes, everything recorded."""
+def rl2_actor(suite: Suite) -> Actor:
+    """RL2's by default: a GRU of 64."""
+    algorithm = make_algorithm("rl2-ppo", suite.spec)
+    return algorithm.actor(algorithm.init(jax.random.key(0)))
+
+
+def sampler(suite: Suite, num_lanes: int, actor: Actor | None = None) -> Work:
+    """Our sampler, whole episodes, everything recorded; by default with the 2x64 policy."""
     assert isinstance(suite.spec.action, Continuous)
-    actor = policy_actor(suite.spec.observation_size, suite.spec.action.size)
+    actor = actor or policy_actor(suite.spec.observation_size, suite.spec.action.size)
     collector = Sampler(suite, suite.train, 0, "benchmark")
 
     def episode() -> int:
@@ -140,20 +155,25 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for lanes in LANES:
         contenders = {
-            "native": native(lanes),
+            "bare": bare(lanes),
             "sampler": sampler(suite, lanes),
             "sync_vector_env": sync_vector_env(lanes),
         }
         rates = measure(contenders, options.seconds)
-        rates["share_of_native"] = rates["sampler"] / rates["native"]
+        rates["share_of_bare"] = rates["sampler"] / rates["bare"]
         rates["times_sync"] = rates["sampler"] / rates["sync_vector_env"]
         rows.append({"lanes": lanes, **{k: round(v, 3) for k, v in rates.items()}})
         print(
-            f"{lanes:4d} lanes: native {rates['native']:9,.0f}  sampler {rates['sampler']:9,.0f} "
-            f"({rates['share_of_native']:.2f} of native, {rates['times_sync']:.1f} x SyncVectorEnv "
+            f"{lanes:4d} lanes: bare {rates['bare']:9,.0f}  sampler {rates['sampler']:9,.0f} "
+            f"({rates['share_of_bare']:.2f} of bare, {rates['times_sync']:.1f} x SyncVectorEnv "
             f"{rates['sync_vector_env']:,.0f})",
             flush=True,
         )
+    memory = {"bare": bare(32), "sampler": sampler(suite, 32, rl2_actor(suite))}
+    rates = measure(memory, options.seconds)
+    share = rates["sampler"] / rates["bare"]
+    rows.append({"lanes": 32, "memory": "gru 64", **rates, "share_of_bare": round(share, 3)})
+    print(f"  32 lanes with RL2's GRU of 64: {rates['sampler']:9,.0f} ({share:.2f} of bare)")
     rate = measure({"point-goal": sampler(point, 4096)}, options.seconds)["point-goal"]
     print(f"compiled point-goal, 4096 lanes: {rate:,.0f}")
     if options.out:

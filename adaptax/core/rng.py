@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.errors import check
@@ -15,15 +18,67 @@ ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 
 def named_key(seed: int, *path: str | int) -> jax.Array:
     """A JAX key for the stream `path`, for example `named_key(seed, "train", "actions", 3)`."""
-    key = jax.random.fold_in(jax.random.key(seed % 2**32), seed >> 32)
-    return _folded(key, np.array([_word(part) for part in path], np.uint32))
+    words = [seed % 2**32, seed >> 32, *(_word(part) for part in path)]
+    return _folded(np.array(words, np.uint32))
 
 
 @jax.jit
-def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
-    for word in words:
+def _folded(words: jax.Array) -> jax.Array:
+    key = jax.random.key(words[0])
+    for word in words[1:]:
         key = jax.random.fold_in(key, word)
     return key
+
+
+def lane_keys(key: jax.Array, t: Any, lanes: jax.Array) -> jax.Array:
+    """Keys of the lanes numbered `lanes` (any shape) at step t.
+
+    What a lane draws does not depend on which lanes there are beside it, nor on where they run.
+    """
+    fold = partial(jax.random.fold_in, jax.random.fold_in(key, t))
+    return _over(lanes, fold)
+
+
+def lane_numbers(num_members: int, num_lanes: int) -> jax.Array:
+    """The numbers [M, N] of all lanes."""
+    return jnp.arange(num_members * num_lanes, dtype=jnp.uint32).reshape(num_members, num_lanes)
+
+
+def split(key: jax.Array, num: int = 2) -> tuple[jax.Array, ...]:
+    """As many keys, each of the shape of `key`, which may be keys with axes."""
+    keys = _over(key, lambda one: jax.random.split(one, num))
+    return tuple(keys[..., i] for i in range(num))
+
+
+def normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Standard normal numbers; the axes of `key`, if it has any, are the first of `shape`."""
+    return _over(key, lambda one: jax.random.normal(one, tuple(shape[key.ndim :])))
+
+
+def uniform(key: jax.Array, shape: Sequence[int], low: float = 0.0) -> jax.Array:
+    """Numbers uniform on [low, 1); the axes of `key`, if it has any, are the first of `shape`."""
+    return _over(key, lambda one: jax.random.uniform(one, tuple(shape[key.ndim :]), minval=low))
+
+
+def randint(key: jax.Array, shape: Sequence[int], sizes: Any) -> jax.Array:
+    """Integers from 0 to below `sizes`; the axes of `key`, if any, are the first of `shape`."""
+    return _over(key, lambda one: jax.random.randint(one, tuple(shape[key.ndim :]), 0, sizes))
+
+
+def categorical(key: jax.Array, logits: jax.Array) -> jax.Array:
+    """Choices [...] int32 from logits [..., A]; the axes of `key`, if any, are the first of those.
+
+    By the greatest of the logits with Gumbel noise, as `jax.random.categorical`.
+    """
+    noise = _over(key, lambda one: jax.random.gumbel(one, logits.shape[key.ndim :], logits.dtype))
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def _over(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """`function` of every entry of x."""
+    for _ in range(x.ndim):
+        function = jax.vmap(function)
+    return function(x)
 
 
 def named_generator(seed: int, *path: str | int) -> np.random.Generator:

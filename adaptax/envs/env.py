@@ -37,6 +37,9 @@ class Env(Protocol):
         `key` is this step's own. Without `terminated` only the horizon ends an episode.
         """
 
+    # Optional: `task_arrays(task)` gives a task's parameters as arrays, float32 and int32 of
+    # `task.params` by default, and whatever must live as long as a lane of that task.
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -52,25 +55,39 @@ class Lanes:
     """[P] int32: steps since the reset."""
 
 
+def episode_key(seed: jax.Array, t: Any) -> jax.Array:
+    """The key of step t of the episode `seed`; of its reset, t = 0."""
+    return jax.random.fold_in(jax.random.key(seed), t)
+
+
 def reset_lanes(env: Env, tasks: TaskArrays, seed: jax.Array) -> Lanes:
     """Start an episode from each seed [P], with task parameters [P, ...]."""
 
     def start(one_seed: jax.Array, task: TaskArrays) -> tuple[PyTree, jax.Array]:
-        return env.reset(jax.random.fold_in(jax.random.key(one_seed), 0), task)
+        return env.reset(episode_key(one_seed, 0), task)
 
     state, obs = jax.vmap(start)(seed, tasks)
     return Lanes(state, obs, seed, jnp.zeros(seed.shape, jnp.int32))
 
 
-def step_lanes(env: Env, tasks: TaskArrays, lanes: Lanes, action: jax.Array) -> tuple[Lanes, Step]:
-    """All lanes after an action each [P, *A], and the whole of that step [P, ...]."""
+def step_lanes(
+    env: Env, tasks: TaskArrays, lanes: Lanes, action: jax.Array, running: jax.Array | None = None
+) -> tuple[Lanes, Step]:
+    """All lanes after an action each [P, *A], and the whole of that step [P, ...].
+
+    What comes of lanes that are not `running` [P] means nothing.
+    """
     spec, steps = env.spec, lanes.steps + 1
-    clipped = jnp.clip(action, -1.0, 1.0) if isinstance(spec.action, Continuous) else action
+    clipped = action
+    if isinstance(spec.action, Continuous):
+        clipped = jnp.clip(action, -1.0, 1.0)
+        if running is not None:  # no number: a simulation need not run for it
+            clipped = jnp.where(running[:, None], clipped, jnp.nan)
 
     def advance(
         seed: jax.Array, t: jax.Array, state: PyTree, a: jax.Array, task: TaskArrays
     ) -> tuple[PyTree, Step]:
-        return env.step(jax.random.fold_in(jax.random.key(seed), t), state, a, task)
+        return env.step(episode_key(seed, t), state, a, task)
 
     state, step = jax.vmap(advance)(lanes.seed, steps, lanes.state, clipped, tasks)
     at_horizon = steps >= spec.horizon

@@ -29,6 +29,8 @@ class Suite:
     program over a CompiledPool, or the Ray actors of a RayPool."""
     max_slots: int | None = None
     """Environments that a pool should not exceed, where they take much memory."""
+    note: str | None = None
+    """What a person should know who runs it here, in one line."""
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
 

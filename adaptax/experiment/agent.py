@@ -14,7 +14,7 @@ import numpy as np
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError, check, one_line
 from adaptax.core.experience import PyTree, Rollout, Step
-from adaptax.core.rng import named_key
+from adaptax.core.rng import lane_numbers, named_key
 from adaptax.core.snapshot import Snapshots, unflatten
 from adaptax.core.spec import spec_from_dict
 from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
@@ -22,6 +22,7 @@ from adaptax.experiment.build import recorded_algorithm
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import read_config
 from adaptax.sampling.actors import Actor
+from adaptax.sampling.host_engine import begin, keys_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Agent:
 
         `record` keeps all steps, for `rollout`.
         """
-        memory = self._actor.begin(1, num_lanes, jax.random.fold_in(key, 2**32 - 1))
+        memory = begin(self._actor, (1, num_lanes), key)
         return Carry(num_lanes, key, memory, first=memory, recorded=() if record else None)
 
     def act(self, carry: Carry, obs: Any) -> tuple[Any, Carry]:
@@ -166,12 +167,13 @@ class Agent:
 
 @jax.jit
 def _act(actor: Actor, memory: PyTree, obs: Any, key: jax.Array, t: Any) -> tuple[Any, PyTree, Any]:
-    return actor.act(memory, obs, jax.random.fold_in(key, 2 * t + 1))
+    return actor.act(memory, obs, keys_of(actor, key, 2 * t + 1, lane_numbers(*obs.shape[:2])))
 
 
 @jax.jit
 def _observe(actor: Actor, memory: PyTree, step: Step, key: jax.Array, t: Any) -> PyTree:
-    return actor.observe(memory, step, jax.random.fold_in(key, 2 * t))
+    keys = keys_of(actor, key, 2 * t, lane_numbers(*step.reward.shape))
+    return actor.observe(memory, step, keys)
 
 
 def load(

@@ -19,9 +19,10 @@ def examine() -> dict[str, Any]:
     """Versions, cores, device, GL backend and measured environment steps a second."""
     mujoco_suite = make_suite("half-cheetah-vel")
     about = provenance(mujoco_suite)
-    about.pop("task_set")
+    about.pop("task_set"), about.pop("engine")
     return {
         **about,
+        "physics": mujoco_suite.note or "MuJoCo runs inside compiled programs",
         "gl_backend": os.environ.get("MUJOCO_GL", "not set"),
         "steps_per_second": {
             "half-cheetah-vel, 64 lanes": _rate(mujoco_suite, 64),

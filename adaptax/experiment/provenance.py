@@ -21,7 +21,7 @@ PACKAGES = (
     *("adaptax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy"),
     *("mujoco", "gymnasium", "metaworld", "cma"),
 )
-MACHINE = ("device", "processor", "num_cores")
+MACHINE = ("device", "processor", "num_cores", "engine")
 """What of the machine may change the rounding, and with it a run that is to go on bit for bit."""
 
 
@@ -33,6 +33,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
         | {"python": platform.python_version()},
         "device": _device(),
         "processor": _processor(),
+        "engine": suite.engine,
         "num_cores": len(os.sched_getaffinity(0)),
     }
 

@@ -78,6 +78,7 @@ class Trainer:
         with locked(self.run_dir) as self._hold:
             # Another may have had it meanwhile.
             self._log.held = check_run_dir(self.run_dir, overwrite=overwrite)
+            self._tell_of_the_suite()
             self._from_the_start()
             self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
@@ -103,6 +104,7 @@ class Trainer:
                     sys.stdout,
                 )
                 return row_of(self.run_dir / PROGRESS, self.iteration) or {}
+            self._tell_of_the_suite()
             recorded = recorded_config(self.run_dir)
             self._take_description({**recorded, "trainer": to_dict(self.config)})
             self._snapshots.discard_after(self.iteration)
@@ -115,6 +117,10 @@ class Trainer:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
             write_config(self.run_dir, self._description)
             return self._train()
+
+    def _tell_of_the_suite(self) -> None:
+        if self.suite.note is not None and not self.config.quiet:
+            say(self.suite.note, sys.stdout)
 
     def load(self) -> None:
         """Take state, counters and unfinished episodes from the newest readable snapshot."""

@@ -92,7 +92,7 @@ def _two_episodes(trainer: Any, config: VideoConfig) -> list[FilmedEpisode]:
         cameras.append(FilmedPool(suite.make_pool(num_slots), suite.name, config))
         return cameras[-1]
 
-    filmed = replace(suite, make_pool=make_pool)
+    filmed = replace(suite, make_pool=make_pool, engine="host")
     sampler = Sampler(filmed, filmed.test, trainer.config.seed, "video")
     tasks = (_task(sampler, config.task),)
     actor = algorithm.actor(state, deterministic=config.deterministic)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from adaptax.core import rng
+
 MIN_VARIANCE = 1e-7
 """Of one token's factor (the authors' code)."""
 
@@ -28,7 +30,7 @@ class Belief:
     def sample(self, key: jax.Array, lanes: tuple[int, ...] | None = None) -> jax.Array:
         """A draw of z, a differentiable function of mean and variance; [*lanes, L] if given."""
         shape = self.mean.shape if lanes is None else (*lanes, self.mean.shape[-1])
-        return self.mean + jnp.sqrt(self.variance) * jax.random.normal(key, shape)
+        return self.mean + jnp.sqrt(self.variance) * rng.normal(key, shape)
 
     def kl_from_prior(self) -> jax.Array:
         """KL(self || N(0, 1)) [...] in nats, summed over dimensions."""

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core import rng
+
 Self = TypeVar("Self", bound="Distribution")
 
 
@@ -16,7 +18,7 @@ class Distribution(Protocol):
     """What every distribution can do; log-probabilities are joint over action dimensions."""
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """A draw for every batch entry."""
+        """A draw for every batch entry; the axes of `key`, if any, are the first of these."""
 
     def mode(self) -> jax.Array:
         """The most likely action."""
@@ -41,8 +43,7 @@ class DiagonalGaussian:
 
     def sample(self, key: jax.Array) -> jax.Array:
         """A draw [..., A]."""
-        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
-        return self.mean + jnp.exp(self.log_std) * noise
+        return self.mean + jnp.exp(self.log_std) * rng.normal(key, self.mean.shape)
 
     def mode(self) -> jax.Array:
         """The mean [..., A]."""
@@ -120,7 +121,7 @@ class Categorical:
 
     def sample(self, key: jax.Array) -> jax.Array:
         """A draw [...] int32."""
-        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+        return rng.categorical(key, self.logits)
 
     def mode(self) -> jax.Array:
         """The likeliest action [...] int32."""
@@ -157,7 +158,7 @@ class MultiCategorical:
 
     def sample(self, key: jax.Array) -> jax.Array:
         """A draw [..., P] int32 of all P parts."""
-        keys = jax.random.split(key, len(self.sizes))
+        keys = rng.split(key, len(self.sizes))
         draws = [part.sample(k) for part, k in zip(self.parts(), keys, strict=True)]
         return jnp.stack(draws, axis=-1)
 

@@ -14,14 +14,41 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core import rng
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 
 Extras = dict[str, jax.Array]
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some of M members' N lanes: `size` of them along `axis`, from `start` on."""
+
+    axis: int
+    """0, some of the members, or 1, some of every member's lanes."""
+    size: int
+    start: Any
+
+    def members(self, tree: PyTree) -> PyTree:
+        """Their rows of leaves [M, ...]."""
+        return jax.tree.map(self._rows, tree) if self.axis == 0 else tree
+
+    def lanes(self, tree: PyTree) -> PyTree:
+        """Their rows of leaves [M, N, ...] or [M, 1, ...]."""
+        return jax.tree.map(self._rows, tree)
+
+    def _rows(self, x: Any) -> Any:
+        if self.axis == 1 and x.shape[1] == 1:
+            return x
+        return jax.lax.dynamic_slice_in_dim(x, self.start, self.size, self.axis)
+
+
 class Actor(Protocol):
-    """Chooses actions for M members in N lanes each."""
+    """Chooses actions for M members in N lanes each.
+
+    An actor whose lanes may run apart, side by side, is a `ByLane` too.
+    """
 
     def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
         """The carry at the start of a rollout."""
@@ -33,6 +60,23 @@ class Actor(Protocol):
 
     def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The carry after a step, each [M, N, ...] and without `info`."""
+
+
+class ByLane:
+    """An actor whose methods take a key for each lane [M, N], and that can be taken apart.
+
+    What it says in one lane does not depend on which lanes there are beside it. This one is the
+    same for all lanes; an actor with arrays of its own for some of them says which in `part`.
+    """
+
+    def part(self, part: Part) -> Any:
+        """The actor of some of the lanes alone."""
+        return self
+
+
+def is_by_lane(actor: Any) -> bool:
+    """Whether an actor, or the one that it wraps, takes a key for each lane."""
+    return is_by_lane(actor.actor) if isinstance(actor, PerMember) else isinstance(actor, ByLane)
 
 
 class Memoryless:
@@ -49,7 +93,7 @@ class Memoryless:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class UniformActor(Memoryless):
+class UniformActor(ByLane, Memoryless):
     """Actions drawn uniformly: [-1, 1]^A or all choices alike."""
 
     space: ActionSpace = field(metadata={"static": True})
@@ -60,15 +104,15 @@ class UniformActor(Memoryless):
         """Actions that do not look at `obs`."""
         lanes = obs.shape[:2]
         if isinstance(self.space, Continuous):
-            return jax.random.uniform(key, (*lanes, self.space.size), minval=-1.0), carry, {}
+            return rng.uniform(key, (*lanes, self.space.size), -1.0), carry, {}
         sizes = self.space.sizes if isinstance(self.space, MultiDiscrete) else self.space.size
         shape = (*lanes, *self.space.shape)
-        return jax.random.randint(key, shape, 0, jnp.asarray(sizes)), carry, {}
+        return rng.randint(key, shape, jnp.asarray(sizes)), carry, {}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PolicyActor(Memoryless):
+class PolicyActor(ByLane, Memoryless):
     """One set of parameters for every member; records `log_prob` unless deterministic."""
 
     params: PyTree
@@ -85,10 +129,14 @@ class PolicyActor(Memoryless):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PerMember:
+class PerMember(ByLane):
     """Every member acts by an actor of its own: arrays of `actor` have a leading axis [M]."""
 
     actor: Actor
+
+    def part(self, part: Part) -> PerMember:
+        """The actors of some of the members, or all of them for some lanes of each."""
+        return PerMember(part.members(self.actor))
 
     def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
         """The carry that one actor for all of them would start with."""
@@ -115,7 +163,9 @@ def _each(
         return jax.tree.map(lambda x: x[0], method(actor, *alone, own_key))
 
     num_members = jax.tree.leaves(inputs)[0].shape[0]
-    return jax.vmap(one)(actors, inputs, jax.random.split(key, num_members))
+    if key.ndim == 0:
+        return jax.vmap(one)(actors, inputs, jax.random.split(key, num_members))
+    return jax.vmap(one)(actors, inputs, key[:, None])
 
 
 def draw(distribution: Any, deterministic: bool, key: jax.Array) -> tuple[jax.Array, Extras]:

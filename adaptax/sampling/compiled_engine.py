@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,24 +12,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.errors import EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Rollout, Step, select
-from adaptax.core.rng import episode_seeds
+from adaptax.core.rng import episode_seeds, lane_numbers
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.pool import SlotNotFinite
-from adaptax.sampling.actors import Actor
+from adaptax.sampling.actors import Actor, ByLane, Part, is_by_lane
 from adaptax.sampling.host_engine import FIELDS, Cursor, act, observe
 
 
 def compiled_loop(
     pool: CompiledPool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
 ) -> tuple[Rollout, Cursor]:
-    """The same contract and the same data (to rounding) as the host loop."""
+    """The same contract and the same data (to rounding) as the host loop.
+
+    Equal shares of the lanes run side by side on the pool's threads and meet at the end only.
+    """
+    share = _shared_out(cursor.shape, pool.num_threads if is_by_lane(actor) else 1)
+    settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes, share)
     inputs = (pool.task_arrays, cursor.root, cursor.key, np.uint32(cursor.t))
-    start = (pool.lanes, cursor.carry, jnp.asarray(cursor.episode))
-    settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes)
-    rollout, (lanes, episode), finite = _interact(settings, actor, inputs, start)
+    start = (pool.lanes, cursor.carry, np.asarray(cursor.episode))
+    run = partial(_interact, settings, actor, inputs, start)
+    try:
+        if settings.num_parts == 1:
+            rollout, (lanes, episode), finite = run(np.uint32(0))
+        else:
+            rollout, (lanes, episode), finite = _joined(
+                settings, _side_by_side(pool, settings, run)
+            )
+        finite = bool(finite)
+    except jax.errors.JaxRuntimeError as error:
+        raise EnvironmentFault(one_line(error)) from error
     if not finite:
         assert pool.lanes is not None
         raise _not_finite(rollout, cursor, np.asarray(pool.lanes.steps))
@@ -42,10 +59,23 @@ def compiled_loop(
     return rollout, after
 
 
+def _side_by_side(
+    pool: CompiledPool, settings: _Settings, run: partial[Result]
+) -> Sequence[Result]:
+    """All parts; the first goes ahead where its program is new, or each would compile it."""
+    parts = [np.uint32(i) for i in range(settings.num_parts)]
+    program = (settings, jax.tree.structure(run.args))
+    ahead = [] if program in pool.programs else [run(parts.pop(0))]
+    pool.programs.add(program)
+    return [*ahead, *pool.threads.map(run, parts)]
+
+
 State = tuple[Lanes, PyTree, jax.Array]
 """Environments, the actor's carry, and how many episodes each lane has ended."""
 Loop = tuple[jax.Array, State, dict[str, Any]]
 """Steps done, the state after them, and the record [T, M, N, ...] with so many rows written."""
+Result = tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]
+"""The rollout, what follows it, and whether all that was said and answered is finite."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +84,31 @@ class _Settings:
 
     env: Env
     shape: tuple[int, int]
-    """(M, N)"""
+    """(M, N) of all parts together."""
     num_steps: int
     num_episodes: int | None
     """Episodes after which a lane stops; None to go on."""
+    share: tuple[int, int]
+    """(M, N) of one part: the same but for one axis, which it divides."""
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that run side by side."""
+        return math.prod(self.shape) // math.prod(self.share)
+
+    def part(self, number: jax.Array) -> Part:
+        """The lanes of a part."""
+        axis = int(self.share[0] == self.shape[0])
+        return Part(axis, self.share[axis], number * self.share[axis])
+
+    def rows(self, part: Part, tree: PyTree) -> PyTree:
+        """The part's rows of leaves [P, ...] of all lanes."""
+
+        def own(x: jax.Array) -> jax.Array:
+            found = part.lanes(x.reshape(*self.shape, *x.shape[1:]))
+            return found.reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(own, tree)
 
     def running(self, episode: jax.Array) -> jax.Array:
         """Which lanes [P] still step."""
@@ -66,23 +117,41 @@ class _Settings:
         return episode < self.num_episodes
 
     def split(self, x: jax.Array) -> jax.Array:
-        """[P, ...] as [M, N, ...]."""
-        return x.reshape(*self.shape, *x.shape[1:])
+        """[P, ...] of one part as [M, N, ...]."""
+        return x.reshape(*self.share, *x.shape[1:])
+
+
+def _shared_out(shape: tuple[int, int], num_threads: int) -> tuple[int, int]:
+    """(M, N) of one of equal parts for so many threads; of a single lane none."""
+    (num_members, num_lanes), best = shape, shape
+    for num in range(2, num_threads + 1):
+        if num_members % num == 0 and shape != (num, 1):
+            best = (num_members // num, num_lanes)
+        elif num_lanes % num == 0 and shape != (1, num):
+            best = (num_members, num_lanes // num)
+    return best
 
 
 @partial(jax.jit, static_argnums=0)
 def _interact(
-    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State
-) -> tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]:
-    """The rollout, what follows it, and whether all that was said and answered is finite."""
-    tasks, root, key, first = inputs
+    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State, number: Any
+) -> Result:
+    """What comes of a part of the lanes."""
+    (tasks, root, key, first), (lanes, carry, episode) = inputs, start
+    numbers = lane_numbers(*settings.shape)
+    if settings.num_parts > 1:
+        part = settings.part(number)
+        assert isinstance(actor, ByLane)
+        actor, carry, numbers = actor.part(part), part.lanes(carry), part.lanes(numbers)
+        tasks, lanes, episode = (settings.rows(part, x) for x in (tasks, lanes, episode))
+    start = (lanes, carry, episode)
 
     def goes_on(loop: Loop) -> jax.Array:
         done, (_, _, episode), _ = loop
         return (done < settings.num_steps) & settings.running(episode).any()
 
     def step(state: State, t: jax.Array) -> tuple[State, dict[str, Any]]:
-        return _step(settings, actor, (tasks, root, key, t), state)
+        return _step(settings, actor, (tasks, root, key, t, numbers), state)
 
     def step_and_write(loop: Loop) -> Loop:
         done, state, record = loop
@@ -97,6 +166,23 @@ def _interact(
     record = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), record)
     finite = jnp.array([jnp.isfinite(record[name]).all() for name in _NUMBERS]).all()
     return Rollout(**record, final_carry=carry), (lanes, episode), finite
+
+
+@partial(jax.jit, static_argnums=0)
+def _joined(settings: _Settings, parts: Sequence[Result]) -> Result:
+    """What comes of all lanes."""
+    axis = settings.part(jnp.array(0)).axis
+
+    def lanes(*xs: jax.Array) -> jax.Array:
+        return jnp.concatenate(xs, axis)
+
+    def rows(*xs: jax.Array) -> jax.Array:
+        whole = lanes(*(settings.split(x) for x in xs))
+        return whole.reshape(-1, *whole.shape[2:])
+
+    rollouts, after, finite = zip(*parts, strict=True)
+    whole = jax.tree.map(lanes, *rollouts)
+    return whole, jax.tree.map(rows, *after), jnp.array(finite).all()
 
 
 _NUMBERS = {
@@ -129,13 +215,14 @@ def _step(
     settings: _Settings, actor: Actor, inputs: tuple[Any, ...], state: State
 ) -> tuple[State, dict[str, Any]]:
     """One step of every lane that runs, and what a rollout records of it."""
-    (tasks, root, key, t), (lanes, carry, episode) = inputs, state
+    (tasks, root, key, t, numbers), (lanes, carry, episode) = inputs, state
     env, running = settings.env, settings.running(episode)
-    action, acted, extras = act(actor, carry, settings.split(lanes.obs), key, t)
-    after, step = step_lanes(env, tasks, lanes, action.reshape(-1, *action.shape[2:]))
+    action, acted, extras = act(actor, carry, settings.split(lanes.obs), key, t, numbers)
+    flat = action.reshape(-1, *action.shape[2:])
+    after, step = step_lanes(env, tasks, lanes, flat, running)
     ended = running & (step.terminated | step.truncated)
     in_lanes: Step = jax.tree.map(settings.split, replace(step, valid=running))
-    carry = observe(actor, (carry, acted), replace(in_lanes, info={}), key, t + 1)
+    carry = observe(actor, (carry, acted), replace(in_lanes, info={}), key, t + 1, numbers)
     record = {name: getattr(in_lanes, name) for name in FIELDS}
     record["extras"] = {**extras, **step_extras(env.spec, in_lanes)}
     zeros = jax.tree.map(jnp.zeros_like, record)
@@ -143,14 +230,13 @@ def _step(
     episode = episode + ended
     lanes = select(running, after, lanes)
     again = ended & settings.running(episode)
-    restart = partial(_restart, env, tasks, root, again, episode)
+    number = episode * np.uint32(math.prod(settings.shape)) + numbers.reshape(-1)
+    restart = partial(_restart, env, tasks, again, episode_seeds(jnp.asarray(root), number))
     return (jax.lax.cond(again.any(), restart, lambda old: old, lanes), carry, episode), record
 
 
 def _restart(
-    env: Env, tasks: TaskArrays, root: Any, again: jax.Array, episode: jax.Array, lanes: Lanes
+    env: Env, tasks: TaskArrays, again: jax.Array, seeds: jax.Array, lanes: Lanes
 ) -> Lanes:
-    """The lanes with the next episode begun where `again` [P] says."""
-    slots = jnp.arange(len(episode), dtype=jnp.uint32)
-    seeds = episode_seeds(jnp.asarray(root), episode * np.uint32(len(episode)) + slots)
+    """The lanes with the next episode, of `seeds` [P], begun where `again` [P] says."""
     return select(again, reset_lanes(env, tasks, seeds), lanes)

@@ -8,13 +8,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core import rng
 from adaptax.core.experience import PyTree
-from adaptax.sampling.actors import Extras, Memoryless
+from adaptax.sampling.actors import ByLane, Extras, Memoryless
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class EpsilonGreedyActor(Memoryless):
+class EpsilonGreedyActor(ByLane, Memoryless):
     """The action of the highest value, or with probability epsilon a uniform one."""
 
     params: PyTree
@@ -27,17 +28,17 @@ class EpsilonGreedyActor(Memoryless):
     ) -> tuple[jax.Array, PyTree, Extras]:
         """One of the A actions, the greedy one among them."""
         values = self.network.apply(self.params, obs)
-        explore_key, action_key = jax.random.split(key)
+        explore_key, action_key = rng.split(key)
         lanes = values.shape[:-1]
-        at_random = jax.random.randint(action_key, lanes, 0, values.shape[-1])
-        explores = jax.random.uniform(explore_key, lanes) < self.epsilon
+        at_random = rng.randint(action_key, lanes, values.shape[-1])
+        explores = rng.uniform(explore_key, lanes) < self.epsilon
         greedy = jnp.argmax(values, axis=-1).astype(jnp.int32)
         return jnp.where(explores, at_random, greedy), carry, {}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class NoisyActor(Memoryless):
+class NoisyActor(ByLane, Memoryless):
     """A deterministic policy's action plus Gaussian noise, clipped to [-1, 1]."""
 
     params: PyTree
@@ -50,5 +51,5 @@ class NoisyActor(Memoryless):
     ) -> tuple[jax.Array, PyTree, Extras]:
         """An action."""
         action = self.policy.apply(self.params, obs)
-        noise = self.noise_std * jax.random.normal(key, action.shape)
+        noise = self.noise_std * rng.normal(key, action.shape)
         return jnp.clip(action + noise, -1.0, 1.0), carry, {}

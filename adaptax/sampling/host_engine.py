@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from adaptax.core.experience import PyTree, Rollout, Step, select
-from adaptax.core.rng import episode_seeds
+from adaptax.core.rng import episode_seeds, lane_keys, lane_numbers
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
-from adaptax.sampling.actors import Actor
+from adaptax.sampling.actors import Actor, is_by_lane
 from adaptax.sampling.statistics import Unfinished
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "valid")
@@ -129,7 +130,7 @@ def host_loop(
                 ended = ended[episode[ended] < num_episodes]
         if len(ended):
             obs[ended] = pool.reset(ended, cursor.seeds(ended, episode), [tasks[i] for i in ended])
-    carry = observe(actor, carry, record.lanes_step(step), key, np.uint32(t))
+    carry = _observe(actor, carry, record.lanes_step(step), key, np.uint32(t))
     record.write(step, extras)
     after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
     return record.rollout(jax.tree.map(np.asarray, carry)), after
@@ -140,19 +141,38 @@ Carry = tuple[PyTree, PyTree]
 still stands."""
 
 
-@jax.jit
-def observe(actor: Actor, carry: Carry, step: Step, key: jax.Array, t: Any) -> PyTree:
-    """The actor's carry after step t - 1, [M, N, ...]."""
+@partial(jax.jit, static_argnums=1)
+def begin(actor: Actor, shape: tuple[int, int], key: jax.Array) -> PyTree:
+    """The actor's carry at the start, [M, N, ...]."""
+    return actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1))
+
+
+def observe(
+    actor: Actor, carry: Carry, step: Step, key: jax.Array, t: Any, lanes: jax.Array
+) -> PyTree:
+    """The actor's carry after step t - 1, [M, N, ...]; `lanes` [M, N] are their numbers."""
     before, acted = carry
-    after = actor.observe(acted, step, jax.random.fold_in(key, 2 * t))
+    after = actor.observe(acted, step, keys_of(actor, key, 2 * t, lanes))
     return select(step.valid, after, before)
 
 
 def act(
-    actor: Actor, carry: PyTree, obs: jax.Array, key: jax.Array, t: Any
+    actor: Actor, carry: PyTree, obs: jax.Array, key: jax.Array, t: Any, lanes: jax.Array
 ) -> tuple[jax.Array, PyTree, dict[str, jax.Array]]:
-    """The action of step t."""
-    return actor.act(carry, obs, jax.random.fold_in(key, 2 * t + 1))
+    """The action of step t in the lanes of these numbers [M, N]."""
+    return actor.act(carry, obs, keys_of(actor, key, 2 * t + 1, lanes))
+
+
+def keys_of(actor: Actor, key: jax.Array, t: Any, lanes: jax.Array) -> jax.Array:
+    """What an actor draws with at step t: a key for each of the lanes, or one for all."""
+    if is_by_lane(actor):
+        return lane_keys(key, t, lanes)
+    return jax.random.fold_in(key, t)
+
+
+@jax.jit
+def _observe(actor: Actor, carry: Carry, step: Step, key: jax.Array, t: Any) -> PyTree:
+    return observe(actor, carry, step, key, t, lane_numbers(*step.valid.shape))
 
 
 @jax.jit
@@ -160,8 +180,9 @@ def _advance(
     actor: Actor, carry: Carry, step: Step, obs: jax.Array, key: jax.Array, t: Any
 ) -> tuple[jax.Array, Carry, dict[str, jax.Array]]:
     """What the last step led to and then the next action, in one compiled call."""
-    before = observe(actor, carry, step, key, t)
-    action, acted, extras = act(actor, before, obs, key, t)
+    lanes = lane_numbers(*obs.shape[:2])
+    before = observe(actor, carry, step, key, t, lanes)
+    action, acted, extras = act(actor, before, obs, key, t, lanes)
     return action, (before, acted), extras
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core import rng
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.functional.belief import Belief
-from adaptax.sampling.actors import Extras
+from adaptax.sampling.actors import ByLane, Extras, Part
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LatentActor:
+class LatentActor(ByLane):
     """PEARL's actor: it draws z where an episode starts and forgets it where the episode ends.
 
     Posterior sampling (Rakelly et al. 2019, section 4.3): between episodes z changes even if the
@@ -30,6 +31,12 @@ class LatentActor:
     deterministic: bool = field(default=False, metadata={"static": True})
     """Whether to act by the policy's mode; z is drawn all the same."""
 
+    def part(self, part: Part) -> LatentActor:
+        """The actor of some lanes: with their beliefs."""
+        if self.belief.mean.ndim < 3:
+            return self
+        return replace(self, belief=part.lanes(self.belief))
+
     def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
         """Before an episode: no z yet."""
         lanes = (num_members, num_lanes)
@@ -40,7 +47,7 @@ class LatentActor:
         self, carry: PyTree, obs: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, PyTree, Extras]:
         """An action for the episode's z, which the first step draws; records `z`."""
-        z_key, action_key = jax.random.split(key)
+        z_key, action_key = rng.split(key)
         started = carry["started"]
         z = select(started, carry["z"], self.belief.sample(z_key, obs.shape[:2]))
         distribution = self.policy.apply(self.params, obs, z)

@@ -12,12 +12,12 @@ from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
-from adaptax.sampling.actors import Extras, draw, encode_action
+from adaptax.sampling.actors import ByLane, Extras, Part, draw, encode_action
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MemoryActor:
+class MemoryActor(ByLane):
     """Acts by an actor-critic; an episode's end clears what it remembers.
 
     Its carry is the network's `memory`, and `reset`, whether to clear it before the next step.
@@ -53,7 +53,7 @@ class MemoryActor:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TrialInputs:
+class TrialInputs(ByLane):
     """Gives an actor its last action, last reward and the boundary flag, and has it forget nothing.
 
     RL2's inputs (Duan et al. 2016, section 2.2). The carry lives through episode ends: at the first
@@ -65,6 +65,10 @@ class TrialInputs:
     space: ActionSpace = field(metadata={"static": True})
     start: PyTree = None
     """The carry to begin from after adaptation; None for a new task."""
+
+    def part(self, part: Part) -> TrialInputs:
+        """The actor of some lanes: with what they remember from before."""
+        return replace(self, start=part.lanes(self.start))
 
     def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
         """Zeros, or what was learned of the task before."""

@@ -17,7 +17,7 @@ from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task, TaskDistribution
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.compiled_engine import compiled_loop
-from adaptax.sampling.host_engine import Cursor, host_loop
+from adaptax.sampling.host_engine import Cursor, begin, host_loop
 from adaptax.sampling.ray_engine import ray_loop
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
 
@@ -164,7 +164,7 @@ class Sampler:
             root=root,
             key=key,
             obs=None,
-            carry=actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1)),
+            carry=begin(actor, shape, key),
             episode=np.zeros(len(slots), np.uint32),
             unfinished=Unfinished.fresh(shape),
         )

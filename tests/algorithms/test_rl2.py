@@ -480,7 +480,7 @@ def test_exact_curvature_through_the_network_equals_differences_of_gradients(kin
         # Gradients of fast weights have kinks, some of them between the two points.
         rtol = 1e-4 if kind == "fast-weights" else 1e-6
         assert np.linalg.norm(exact) > 0
-        np.testing.assert_allclose(exact, differences, rtol=rtol, atol=1e-9)
+        np.testing.assert_allclose(exact, differences, rtol=rtol, atol=1e-8)
         np.testing.assert_allclose(close, exact, rtol=1e-9, atol=1e-12)
 
 
@@ -497,18 +497,19 @@ def test_a_step_lowers_the_loss_within_the_bound():
 
 @pytest.mark.slow
 def test_finite_differences_take_nearly_the_exact_step():
-    """In float64: equal to what conjugate gradients leave of the differences' accuracy."""
+    """In float64, by four conjugate gradients: more of them magnify what little there is between
+    the two, and end where a residual is small, the one perhaps an iteration before the other."""
     ends = []
     with jax.enable_x64(True):
         for hvp in ("exact", "finite_difference"):
-            region = {"hvp": hvp, "reg_coeff": 1e-2}
+            region = {"hvp": hvp, "reg_coeff": 1e-2, "cg_iters": 4}
             algorithm = make_algorithm("rl2-trpo", SPEC, **SMALL, trust_region=region)
             state = random_state(algorithm)
             after, _ = jax.jit(algorithm.update)(state, random_trials(algorithm))
             start, end = (ravel_pytree(part_of(s.params, "policy"))[0] for s in (state, after))
             ends.append(end - start)
     assert np.linalg.norm(ends[0]) > 0
-    assert np.linalg.norm(ends[1] - ends[0]) < 1e-3 * np.linalg.norm(ends[0])
+    assert np.linalg.norm(ends[1] - ends[0]) < 1e-6 * np.linalg.norm(ends[0])
 
 
 def test_evaluation_beyond_the_trained_trial_warns():

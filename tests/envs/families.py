@@ -19,7 +19,9 @@ import gymnasium
 import mujoco
 import numpy as np
 
+from adaptax.envs.physics.body import Body
 from adaptax.envs.pools.mujoco import MujocoPool
+from adaptax.envs.pools.pool import Pool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
@@ -68,7 +70,7 @@ def some_tasks(suite: Suite, num: int) -> list[Task]:
     return [suite.test.tasks[i % len(suite.test.tasks)] for i in range(num)]
 
 
-def started(suite: Suite, num_slots: int, *, seed: int = 0, tasks=None) -> MujocoPool:
+def started(suite: Suite, num_slots: int, *, seed: int = 0, tasks=None) -> Pool:
     pool = suite.make_pool(num_slots)
     tasks = some_tasks(suite, num_slots) if tasks is None else tasks
     pool.reset(np.arange(num_slots), seeds_from(seed, num_slots), tasks)
@@ -76,7 +78,7 @@ def started(suite: Suite, num_slots: int, *, seed: int = 0, tasks=None) -> Mujoc
 
 
 def play(
-    pool: MujocoPool, tasks: Sequence[Task], actions: np.ndarray, order: np.ndarray | None = None
+    pool: Pool, tasks: Sequence[Task], actions: np.ndarray, order: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """What the slots saw [T, P, ...], each starting anew by itself where an episode ends.
 
@@ -111,11 +113,27 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-def put(pool: MujocoPool, state: Sequence[float], task: Task) -> None:
+def put(pool: Pool, state: Sequence[float], task: Task) -> None:
     """Put a physical state (time, qpos, qvel) into the only slot."""
+    pool.reset(np.arange(1), np.zeros(1, np.uint32), [task])
     saved = pool.save()
-    saved["state"][0], saved["running"][0], saved["num_steps"][0] = state, True, 0
-    pool.restore(saved, [task])
+    words = np.asarray(state, np.float64).view(np.uint32)
+    pool.restore(saved | {"0": words[None], "3": np.zeros(1, np.int32)}, [task])
+
+
+def body(pool: Pool) -> Body:
+    """The body of a pool, inside the program or on the host."""
+    return pool._body if isinstance(pool, MujocoPool) else pool.env.body
+
+
+def models(pool: Pool) -> list[mujoco.MjModel]:
+    """The model of every slot."""
+    return pool._models if isinstance(pool, MujocoPool) else pool._kept
+
+
+def states(pool: Pool) -> np.ndarray:
+    """Time, qpos and qvel of all slots [P, S]."""
+    return np.array(pool.save()["0"]).view(np.float64)
 
 
 def mujoco_step(
@@ -152,7 +170,7 @@ def record_golden(name: str) -> None:
     task, records = some_tasks(suite, 2)[1], []
     pool = started(suite, 1, tasks=[task])
     for t, action in enumerate(random_actions(suite.spec.action.size, 10 * NUM_RECORDS, 1)):
-        state = pool.save()["state"][0]
+        state = states(pool)[0]
         result = pool.step(np.arange(1), action)
         if t % 10 == 0:
             arrays = {"state": state, "action": action[0], "obs": result.next_obs[0]}

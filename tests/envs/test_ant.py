@@ -4,7 +4,7 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
-from families import family, gymnasium_model, mujoco_step, put, random_actions, started
+from families import family, gymnasium_model, mujoco_step, put, random_actions, started, states
 
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
@@ -35,7 +35,7 @@ def test_reward_and_observation_equal_a_hand_computation(name):
     model = gymnasium_model("Ant-v5")
     first = 0 if name == "ant-goal" else 2
     for action in random_actions(8, 20, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         result = pool.step(np.arange(1), action)
         data = mujoco_step(model, before, action[0], 5)
         expected = expected_reward(name, before[1:3], data.qpos[:2], action[0])
@@ -50,7 +50,7 @@ def test_direction_rewards_parts_are_ant_v5s_without_contacts():
     env.reset(seed=0)
     pool = started(family("ant-dir"), 1, tasks=[Task("forwards", 0, {"direction": 1.0})])
     for action in random_actions(8, 25, 1):
-        start = pool.save()["state"][0]
+        start = states(pool)[0]
         result = pool.step(np.arange(1), action)
         env.set_state(start[1:16], start[16:])
         _, _, terminated, _, info = env.step(action[0])
@@ -65,7 +65,7 @@ def test_direction_rewards_parts_are_ant_v5s_without_contacts():
 @pytest.mark.parametrize("name", TASKS)
 def test_an_unhealthy_height_terminates_all_but_the_goal_family(name, height):
     pool = started(family(name), 1)
-    state = pool.save()["state"][0]
+    state = states(pool)[0]
     state[3] += height
     put(pool, state, TASKS[name])
     result = pool.step(np.arange(1), np.zeros((1, 8)))
@@ -80,7 +80,7 @@ def test_contact_forces_are_plain_mujocos_and_cost_reward():
     plain = started(family(name), 1, tasks=[TASKS[name]])
     model, touched = gymnasium_model("Ant-v5"), 0
     for action in random_actions(8, 25, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         result = pool.step(np.arange(1), action)
         put(plain, before, TASKS[name])
         without = plain.step(np.arange(1), action)

@@ -13,6 +13,7 @@ from families import (
     seeds_from,
     some_tasks,
     started,
+    states,
 )
 
 from adaptax.envs.task import Task
@@ -28,7 +29,7 @@ def test_reward_equals_a_hand_computation():
     pool = started(family(NAME), 1, tasks=[TASK])
     model = gymnasium_model("Humanoid-v5")
     for action in random_actions(17, 15, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         result = pool.step(np.arange(1), action)
         control = 0.4 * action[0].astype(np.float64)
         start = mujoco_step(model, before, control, 0).subtree_com[1]
@@ -45,7 +46,7 @@ def test_reward_is_that_of_the_exact_centre_of_mass_but_for_a_hundredth():
     pool = started(family(NAME), 1, tasks=[TASK])
     model = gymnasium_model("Humanoid-v5")
     for action in random_actions(17, 15, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         result = pool.step(np.arange(1), action)
         control = 0.4 * action[0].astype(np.float64)
         start, end = (mujoco_step(model, before, control, n).subtree_com[1] for n in (0, 5))
@@ -59,7 +60,7 @@ def test_the_first_observation_is_humanoid_v5s_without_contact_forces():
     env.reset(seed=0)
     pool = family(NAME).make_pool(1)
     obs = pool.reset(np.arange(1), seeds_from(3, 1), [TASK])[0]
-    state = pool.save()["state"][0]
+    state = states(pool)[0]
     env.set_state(state[1:25], state[25:])
     np.testing.assert_allclose(obs, env.unwrapped._get_obs(), rtol=1e-6, atol=1e-6)
 
@@ -69,7 +70,7 @@ def test_observations_after_a_step_are_plain_mujocos():
     pool = started(family(NAME), 1, tasks=[TASK])
     model = gymnasium_model("Humanoid-v5")
     for action in random_actions(17, 10, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         obs = pool.step(np.arange(1), action).next_obs[0]
         control = 0.4 * action[0].astype(np.float64)
         data, last = (mujoco_step(model, before, control, n) for n in (5, 4))
@@ -92,7 +93,7 @@ def test_observations_can_leave_out_the_parts():
 @pytest.mark.parametrize(("lift", "terminated"), [(0.0, False), (-0.45, True), (0.7, True)])
 def test_an_unhealthy_height_terminates(lift, terminated):
     pool = started(family(NAME), 1)
-    state = pool.save()["state"][0]
+    state = states(pool)[0]
     state[3] += lift
     put(pool, state, TASK)
     result = pool.step(np.arange(1), np.zeros((1, 17)))

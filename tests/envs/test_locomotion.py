@@ -13,7 +13,9 @@ from families import (
     NUM_RECORDS,
     UNENDING,
     assert_same,
+    body,
     family,
+    models,
     mujoco_step,
     play,
     put,
@@ -22,6 +24,7 @@ from families import (
     seeds_from,
     some_tasks,
     started,
+    states,
 )
 
 from adaptax.core.errors import ConfigError
@@ -154,14 +157,13 @@ def test_the_state_after_a_step_is_plain_mujocos(name):
     """To the last bit, as both solvers start cold: only bookkeeping separates the two."""
     suite = family(name)
     pool = started(suite, 1)
-    body, limit = pool._body, suite.make_pool(1)._body.model.actuator_ctrlrange[:, 1]
-    model = pool._models[0]
+    limit, model = body(pool).model.actuator_ctrlrange[:, 1], models(pool)[0]
     for action in random_actions(suite.spec.action.size, 5, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         pool.step(np.arange(1), action)
-        data = mujoco_step(model, before, limit * action[0], body.frame_skip)
+        data = mujoco_step(model, before, limit * action[0], body(pool).frame_skip)
         expected = np.concatenate([[data.time], data.qpos, data.qvel])
-        np.testing.assert_array_equal(pool.save()["state"][0], expected)
+        np.testing.assert_array_equal(states(pool)[0], expected)
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -28,7 +28,7 @@ def resident() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ant-dir", "hopper-params"])
 def test_resident_memory_is_flat_over_200_iterations_with_early_terminations(name, capsys):
-    suite = make_suite(name, num_threads=1, horizon=60)
+    suite = make_suite(name, num_threads=1, horizon=150)
     algorithm = make_algorithm("reinforce", suite.spec, num_lanes=16, num_episodes=2)
     sampler = Sampler(suite, suite.train, 0, "train")
     state, sizes = algorithm.init(jax.random.key(0)), []

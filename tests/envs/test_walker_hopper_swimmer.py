@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from families import (
     DYNAMICS,
+    body,
     family,
     gymnasium_model,
     mujoco_step,
     random_actions,
     some_tasks,
     started,
+    states,
 )
 
 from adaptax.envs.physics.body import Physics
@@ -55,7 +57,7 @@ def test_reward_and_observation_equal_a_hand_computation(name):
     model = with_factors(gymnasium_model(env_id), task.params)
     num_steps = 0
     for action in random_actions(pool.spec.action.size, 20, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         result = pool.step(np.arange(1), action)
         data = mujoco_step(model, before, action[0], frame_skip)
         velocity = (data.qpos[0] - before[1]) / seconds
@@ -92,15 +94,15 @@ def test_reward_and_observation_equal_a_hand_computation(name):
     ],
 )
 def test_termination_is_that_of_the_originals(name, changes, terminated):
-    """Of one lane among three; the states are made up, as real ones do not stay as they are put."""
-    body = family(name).make_pool(1)._body
-    qpos, qvel = np.tile(body.model.qpos0, (3, 1)), np.zeros((3, body.model.nv))
-    qpos[1, 1] = changes.get("height", 1.25)
-    qpos[1, 2] = changes.get("angle", 0.0)
-    qvel[1, 0] = changes.get("speed", 0.0)
-    state, params = Physics(qpos, qvel, {}), {"target": np.zeros(3)}
-    outcome = body.outcome(state, np.zeros((3, body.model.nu)), state, params)
-    assert outcome.terminated.tolist() == [False, terminated, False]
+    """The states are made up, as real ones do not stay as they are put."""
+    walker = body(family(name).make_pool(1))
+    qpos, qvel = walker.model.qpos0.copy(), np.zeros(walker.model.nv)
+    qpos[1] = changes.get("height", 1.25)
+    qpos[2] = changes.get("angle", 0.0)
+    qvel[0] = changes.get("speed", 0.0)
+    state, params = Physics(qpos, qvel, {}), {"target": np.zeros(())}
+    outcome = walker.outcome(state, np.zeros(walker.model.nu), state, params)
+    assert bool(outcome.terminated) == terminated
 
 
 @pytest.mark.parametrize("name", DYNAMICS)
@@ -128,10 +130,10 @@ def test_factors_of_one_leave_the_body_as_it_is(name):
     pool = started(suite, 1, tasks=[Task("nominal", 0, ones)])
     env_id, frame_skip, _ = BODIES[name]
     for action in random_actions(pool.spec.action.size, 5, 1):
-        before = pool.save()["state"][0]
+        before = states(pool)[0]
         pool.step(np.arange(1), action)
         data = mujoco_step(gymnasium_model(env_id), before, action[0], frame_skip)
-        np.testing.assert_array_equal(pool.save()["state"][0, 1:], [*data.qpos, *data.qvel])
+        np.testing.assert_array_equal(states(pool)[0, 1:], [*data.qpos, *data.qvel])
 
 
 @pytest.mark.parametrize("name", DYNAMICS)
@@ -145,9 +147,9 @@ def test_the_walkers_frame_skip_sets_the_length_of_a_step():
     """VariBAD's 4 substeps: 0.008 s."""
     suite = make_suite("walker-params", frame_skip=4, num_threads=1)
     pool = started(suite, 1)
-    before = pool.save()["state"][0]
+    before = states(pool)[0]
     result = pool.step(np.arange(1), np.zeros((1, 6)))
-    after = pool.save()["state"][0]
+    after = states(pool)[0]
     assert after[0] == pytest.approx(0.008)
     assert result.info["velocity"][0] == pytest.approx((after[1] - before[1]) / 0.008, abs=1e-6)
 

@@ -31,7 +31,7 @@ from adaptax.experiment.build import make_suite
 x = jnp.ones((600, 600)); (x @ x).block_until_ready()
 pool = make_suite("half-cheetah-vel").make_pool(8)
 threads = os.listdir("/proc/self/task")
-print(pool._num_threads, max(len(os.sched_getaffinity(int(t))) for t in threads))
+print(pool.num_threads, max(len(os.sched_getaffinity(int(t))) for t in threads))
 """
 
 

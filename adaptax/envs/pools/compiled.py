@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -21,23 +23,32 @@ from adaptax.envs.task import Task
 class CompiledPool:
     """P lanes of an Env; the sampler's compiled loop works on `env`, `task_arrays` and `lanes`."""
 
-    def __init__(self, env: Env, num_slots: int) -> None:
+    def __init__(self, env: Env, num_slots: int, num_threads: int = 1) -> None:
         self.env, self.spec, self.num_slots = env, env.spec, num_slots
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._threads: ThreadPoolExecutor | None = None
+        self.programs: set[Any] = set()
+        """What has run on these threads and is compiled."""
         self.task_arrays: TaskArrays | None = None
         self.lanes: Lanes | None = None
+        self._task_arrays = getattr(env, "task_arrays", _arrays)
+        self._tasks: list[Task | None] = [None] * num_slots
+        if hasattr(env, "simulation"):
+            self.simulation = self._simulation
+        self._kept: list[Any] = [None] * num_slots
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots."""
         check_reset(slots, seeds, tasks)
+        if not len(slots):
+            return np.zeros((0, self.spec.observation_size), np.float32)
         self._set_tasks(slots, tasks)
         every = np.zeros(self.num_slots, np.uint32)
         every[slots] = seeds
         fresh = _reset(self.env, self.task_arrays, every)
         if self.lanes is None:
             self.lanes = fresh
-        chosen = np.zeros(self.num_slots, bool)
-        chosen[slots] = True
-        self.lanes = select(chosen, fresh, self.lanes)
+        self.lanes = fresh if len(slots) == self.num_slots else self._chosen(slots, fresh)
         return np.asarray(self.lanes.obs)[slots]
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
@@ -46,9 +57,7 @@ class CompiledPool:
         every = np.zeros((self.num_slots, *actions.shape[1:]), actions.dtype)
         every[slots] = actions
         after, step = _step(self.env, self.task_arrays, self.lanes, every)
-        chosen = np.zeros(self.num_slots, bool)
-        chosen[slots] = True
-        self.lanes = select(chosen, after, self.lanes)
+        self.lanes = self._chosen(slots, after)
         step = Step(
             reward=step.reward,
             next_obs=step.next_obs,
@@ -70,13 +79,37 @@ class CompiledPool:
         leaves = [jnp.asarray(saved[str(i)]) for i in range(len(saved))]
         self.lanes = jax.tree.unflatten(jax.tree.structure(self.lanes), leaves)
 
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """Where parts of the lanes run side by side."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.num_threads, "adaptax-lanes")
+        return self._threads
+
     def close(self) -> None:
-        """Nothing to free."""
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _simulation(self, slot: int) -> tuple[Any, Any]:
+        """MuJoCo's model and data of a slot, to draw it."""
+        assert self.lanes is not None
+        simulated: Any = self.env
+        return simulated.simulation(np.asarray(self.lanes.state[slot]), self._tasks[slot])
+
+    def _chosen(self, slots: np.ndarray, new: Lanes) -> Lanes:
+        """`new` in these slots, the lanes as they are in the others."""
+        chosen = np.zeros(self.num_slots, bool)
+        chosen[slots] = True
+        lanes: Lanes = select(chosen, new, self.lanes)
+        return lanes
 
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         # Lanes on one task share its object; each is looked at once.
         distinct = {id(task): task for task in tasks}
-        arrays = [_arrays(task) for task in distinct.values()]
+        found = [self._task_arrays(task) for task in distinct.values()]
+        arrays = [own for own, _ in found]
         place = {key: i for i, key in enumerate(distinct)}
         rows = np.array([place[id(task)] for task in tasks])
         if self.task_arrays is None:
@@ -86,24 +119,27 @@ class CompiledPool:
             }
         shapes = {name: x.shape[1:] for name, x in self.task_arrays.items()}
         for task, own in zip(distinct.values(), arrays, strict=True):
-            found = {name: x.shape for name, x in own.items()}
-            if found != shapes:
+            own_shapes = {name: x.shape for name, x in own.items()}
+            if own_shapes != shapes:
                 raise ConfigError(
-                    f"task {task.name!r} has parameters of the shapes {found}; "
+                    f"task {task.name!r} has parameters of the shapes {own_shapes}; "
                     f"the tasks before it have {shapes}"
                 )
         for name, old in self.task_arrays.items():
             values = np.stack([own[name] for own in arrays])[rows]
             # One task may say 0 where another says 0.5, which must not become 0.
             real = "f" in old.dtype.kind + values.dtype.kind
-            self.task_arrays[name] = old.astype(np.float32 if real else np.int32)
+            self.task_arrays[name] = old.astype(np.float32 if real else old.dtype)
             self.task_arrays[name][slots] = values
+        for slot, task, row in zip(slots.tolist(), tasks, rows.tolist(), strict=True):
+            self._tasks[slot], self._kept[slot] = task, found[row][1]
 
 
-def _arrays(task: Task) -> dict[str, np.ndarray]:
+def _arrays(task: Task) -> tuple[dict[str, np.ndarray], None]:
     """A task's parameters as float32 or int32."""
     arrays = {name: np.asarray(value) for name, value in task.params.items()}
-    return {k: x.astype(np.float32 if x.dtype.kind == "f" else np.int32) for k, x in arrays.items()}
+    kinds = {k: np.float32 if x.dtype.kind == "f" else np.int32 for k, x in arrays.items()}
+    return {name: x.astype(kinds[name]) for name, x in arrays.items()}, None
 
 
 def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:

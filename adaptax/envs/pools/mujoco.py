@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
-from adaptax.envs.physics.body import Body, Physics
+from adaptax.envs.env import episode_key
+from adaptax.envs.physics import native
+from adaptax.envs.physics.body import Body
+from adaptax.envs.physics.env import forwarded
+from adaptax.envs.physics.task_models import TaskModels
 from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset
-from adaptax.envs.task import Params, Task
+from adaptax.envs.task import Task
 
 
 class _Buffers:
@@ -47,14 +54,15 @@ class MujocoPool:
         self._rollout = Rollout(nthread=self._num_threads if self._num_threads > 1 else 0)
         self._data = [mujoco.MjData(model) for _ in range(self._num_threads)]
         self._models = [model] * num_slots
-        self._task_models: WeakValueDictionary[bytes, mujoco.MjModel] = WeakValueDictionary()
         self._buffers = _Buffers(model, num_slots, body.frame_skip)
+        self._task_models, self._functions = TaskModels(body), _functions(body)
         low, high = model.actuator_ctrlrange.T
         self._control_centre, self._control_half_range = (low + high) / 2, (high - low) / 2
-        self._sensor_slices = _sensor_slices(model)
 
         self._every_slot = np.arange(num_slots)
         self._state = np.zeros((num_slots, self._buffers.states.shape[-1]))
+        self._obs = np.zeros((num_slots, self.spec.observation_size), np.float32)
+        self._seeds = np.zeros(num_slots, np.uint32)
         self._slots = Slots(num_slots)
         self._params = {n: np.zeros((num_slots, *shape)) for n, shape in body.task_params.items()}
 
@@ -62,15 +70,16 @@ class MujocoPool:
         """Start an episode in each of K slots; gives obs [K, O]."""
         check_reset(slots, seeds, tasks)
         self._set_tasks(slots, tasks)
-        state = np.zeros((len(slots), self._state.shape[1]))
-        for row, seed in zip(state, seeds, strict=True):
-            row[:] = self._initial_state(int(seed))
+        noise = self._over_lanes(self._functions.reset_noise, seeds.astype(np.uint32))
+        with jax.enable_x64(True):
+            state = self._over_lanes(self._functions.initial_state, noise)
         # Sensors are computed before integration: those of one discarded substep are the start's.
         _, sensors = self._simulate(slots, state, _Buffers(self._body.model, len(slots), 1))
-        obs = self._body.observation(self._physics(state, sensors[:, 0])).astype(np.float32)
+        with jax.enable_x64(True):
+            obs = self._over_lanes(self._functions.observation, (state, sensors[:, 0]))
         self._slots.num_steps[slots] = 0
         self._slots.require_finite(obs, slots, "the observation after the reset")
-        self._state[slots] = state
+        self._state[slots], self._obs[slots], self._seeds[slots] = state, obs, seeds
         self._slots.running[slots] = True
         return obs
 
@@ -86,44 +95,40 @@ class MujocoPool:
         control = self._control_centre + self._control_half_range * action
         states, sensors = self._simulate(slots, before_state, self._buffers, control)
         state = states[:, -1]
-        before = self._physics(before_state, sensors[:, 0])
-        after = self._physics(state, sensors[:, -1])
         params = {name: values[where] for name, values in self._params.items()}
-        outcome = self._body.outcome(before, action, after, params)
-        obs = self._body.observation(after).astype(np.float32)
+        seen = (before_state, sensors[:, 0], action, state, sensors[:, -1], params)
+        with jax.enable_x64(True):
+            step = self._over_lanes(self._functions.outcome, seen)
         self._check_physics(slots, before_state, state)
-        self._slots.require_finite(obs, slots, "the observation")
-        self._slots.require_finite(outcome.reward, slots, "the reward")
-        self._state[where] = state
+        self._slots.require_finite(step.next_obs, slots, "the observation")
+        self._slots.require_finite(step.reward, slots, "the reward")
+        self._state[where], self._obs[where] = state, step.next_obs
         self._slots.num_steps[where] += 1
-        return self._whole(where, obs, outcome)
+        return self._whole(where, step)
 
     def save(self) -> PyTree:
-        """The state of all slots in mid-episode, each array [P, ...]."""
-        return {
-            "state": self._state.copy(),
-            "num_steps": self._slots.num_steps.copy(),
-            "running": self._slots.running.copy(),
-        }
+        """The state of all slots in mid-episode, each array [P, ...], as a CompiledPool's."""
+        steps = self._slots.num_steps.astype(np.int32)
+        lanes = (native.to_words(self._state), self._obs, self._seeds, steps)
+        return {str(i): x.copy() for i, x in enumerate(lanes)}
 
     def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
         """Go on exactly where `save` stood; `tasks` are those of the P slots."""
-        if np.shape(saved["state"]) != self._state.shape:
+        words = np.ascontiguousarray(saved["0"])
+        expected = (self.num_slots, 2 * self._state.shape[1])
+        if words.shape != expected:
             raise EnvironmentFault(
-                f"the saved state has shape {np.shape(saved['state'])}; "
-                f"this pool of {self.num_slots} slots takes {self._state.shape}"
+                f"the saved state has shape {words.shape}; "
+                f"this pool of {self.num_slots} slots takes {expected}"
             )
         self._set_tasks(self._every_slot, tasks)
-        self._state[:] = saved["state"]
-        self._slots.num_steps[:], self._slots.running[:] = saved["num_steps"], saved["running"]
+        self._state[:], self._obs[:] = words.view(np.float64), saved["1"]
+        self._seeds[:], self._slots.num_steps[:] = saved["2"], saved["3"]
+        self._slots.running[:] = True
 
     def simulation(self, slot: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """MuJoCo's model and data of a slot, to draw it."""
-        model, data = self._models[slot], mujoco.MjData(self._models[slot])
-        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
-        mujoco.mj_setState(model, data, self._state[slot], kind)
-        mujoco.mj_forward(model, data)
-        return model, data
+        return self._models[slot], forwarded(self._models[slot], self._state[slot])
 
     def close(self) -> None:
         """End the threads and free the simulations."""
@@ -135,44 +140,13 @@ class MujocoPool:
         for slot, task in zip(slots.tolist(), tasks, strict=True):
             if task is self._slots.tasks[slot]:
                 continue
-            if task.params.keys() != self._params.keys():
-                raise EnvironmentFault(
-                    f"slot {slot}: task {task.name!r} has the parameters {sorted(task.params)}; "
-                    f"the environment takes {sorted(self._params)}"
-                )
+            params = self._task_models.params(task)
             # Until all of it is written: a wrong value below may raise.
             self._slots.tasks[slot] = None
-            for name, value in task.params.items():
-                self._set_param(slot, task, name, value)
-            self._models[slot] = self._task_model(slot, task.params)
+            for name, value in params.items():
+                self._params[name][slot] = value
+            self._models[slot] = self._task_models.model(params)
             self._slots.tasks[slot] = task
-
-    def _set_param(self, slot: int, task: Task, name: str, value: Any) -> None:
-        """Write one parameter of a slot's task; its shape must be the environment's."""
-        expected = self._body.task_params[name]
-        if np.shape(value) != expected:
-            raise EnvironmentFault(
-                f"slot {slot}: {name!r} of task {task.name!r} has the shape {np.shape(value)}; "
-                f"the environment takes {expected}"
-            )
-        self._params[name][slot] = value
-
-    def _task_model(self, slot: int, params: Params) -> mujoco.MjModel:
-        """The model for a slot's parameters, one for all lanes whose parameters are the same."""
-        make = self._body.task_model
-        if make is None:
-            return self._body.model
-        key = b"".join(values[slot].tobytes() for values in self._params.values())
-        model = self._task_models.get(key)
-        if model is None:
-            model = self._task_models[key] = make(params)
-        return model
-
-    def _initial_state(self, seed: int) -> np.ndarray:
-        """Time, qpos, qvel and actuator activations at the start of the episode `seed`."""
-        model = self._body.model
-        qpos, qvel = self._body.reset_noise(np.random.default_rng(seed))
-        return np.concatenate([[0.0], model.qpos0 + qpos, qvel, np.zeros(model.na)])
 
     def _index(self, slots: np.ndarray) -> slice | np.ndarray:
         """An index for `slots`: a slice if they are all slots, so that nothing is gathered."""
@@ -212,31 +186,25 @@ class MujocoPool:
             )
         return states, sensors
 
-    def _physics(self, state: np.ndarray, sensors: np.ndarray) -> Physics:
-        nq, nv = self._body.model.nq, self._body.model.nv
-        return Physics(
-            qpos=state[:, 1 : 1 + nq],
-            qvel=state[:, 1 + nq : 1 + nq + nv],
-            sensors={name: sensors[:, where] for name, where in self._sensor_slices.items()},
-        )
+    def _over_lanes(self, function: Callable[[Any], Any], rows: Any) -> Any:
+        """`function` of leaves [K, ...], made up to all P lanes: one program for any number."""
+        num = len(jax.tree.leaves(rows)[0])
+        if num < self.num_slots:
 
-    def _whole(self, where: slice | np.ndarray, obs: np.ndarray, outcome: Step) -> Step:
+            def padded(x: Any) -> np.ndarray:
+                return np.concatenate([x, np.zeros((self.num_slots - num, *x.shape[1:]), x.dtype)])
+
+            rows = jax.tree.map(padded, rows)
+        return jax.tree.map(lambda x: np.array(x)[:num], function(rows))
+
+    def _whole(self, where: slice | np.ndarray, step: Step) -> Step:
         """The whole of the step, with the time limit where the episode did not terminate."""
-        terminated = outcome.terminated
+        terminated = step.terminated
         if terminated is None:
-            terminated = np.zeros(len(obs), bool)
+            terminated = np.zeros(len(step.reward), bool)
         truncated = (self._slots.num_steps[where] >= self.spec.horizon) & ~terminated
         self._slots.running[where] = ~(terminated | truncated)
-        info = {name: outcome.info[name].astype(np.float32) for name in self.spec.info_names}
-        if self.spec.has_success:
-            info["success"] = outcome.info["success"]
-        return Step(
-            reward=outcome.reward.astype(np.float32),
-            next_obs=obs,
-            terminated=terminated,
-            truncated=truncated,
-            info=info,
-        )
+        return replace(step, terminated=terminated, truncated=truncated)
 
     def _check_physics(self, slots: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
         """Raise where MuJoCo gave up: it resets a diverged lane silently, and its clock with it."""
@@ -246,10 +214,28 @@ class MujocoPool:
         self._slots.require(whole, slots, "the simulation diverged", SlotNotFinite)
 
 
-def _sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
-    """Where each named sensor, or group of sensors, of the model lies in its sensor data."""
-    slices: dict[str, slice] = {}
-    for i, (start, size) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True)):
-        name = model.sensor(i).name.partition("/")[0]
-        slices[name] = slice(slices[name].start if name in slices else start, start + size)
-    return slices
+@dataclass(frozen=True)
+class _Functions:
+    """A body's functions, compiled, over lanes; all but `reset_noise` want float64 enabled."""
+
+    reset_noise: Callable[[Any], Any]
+    initial_state: Callable[[Any], Any]
+    observation: Callable[[Any], Any]
+    outcome: Callable[[Any], Any]
+
+
+@cache
+def _functions(body: Body) -> _Functions:
+    def reset_noise(seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return body.reset_noise(episode_key(seed, 0))
+
+    def observation(seen: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return body.observation(body.physics(*seen)).astype(jnp.float32)
+
+    def outcome(seen: tuple[Any, ...]) -> Step:
+        before, first, action, after, last, params = seen
+        states = body.physics(before, first), body.physics(after, last)
+        return body.float32_step(states[0], action, states[1], params)
+
+    functions = (reset_noise, body.initial_state, observation, outcome)
+    return _Functions(*(jax.jit(jax.vmap(function)) for function in functions))

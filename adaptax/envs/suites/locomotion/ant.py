@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -100,8 +102,8 @@ class AntGoalConfig(DrawnTasksConfig):
         check_positive(self, "radius")
 
 
-Progress = Callable[[Physics, Physics, Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray]]
-"""(state before, state after, task parameters) -> reward before costs [K], figure for info [K]."""
+Progress = Callable[[Physics, Physics, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]]
+"""(state before, state after, task parameters) -> reward before costs, figure for info."""
 
 
 @dataclass(frozen=True)
@@ -195,50 +197,50 @@ def _parts(root: mujoco.MjsBody) -> list[mujoco.MjsBody]:
     return [part for child in root.bodies for part in (child, *_parts(child))]
 
 
-def _observation(first: int, contacts: bool, state: Physics) -> np.ndarray:
-    """[K, O]: qpos from `first` on (13 or 15), qvel (14), contact forces (13, optional)."""
-    parts = [state.qpos[:, first:], state.qvel]
-    return np.concatenate(parts + ([_contact_forces(state)] if contacts else []), axis=1)
+def _observation(first: int, contacts: bool, state: Physics) -> jax.Array:
+    """[O]: qpos from `first` on (13 or 15), qvel (14), contact forces (13, optional)."""
+    parts = [state.qpos[first:], state.qvel]
+    return jnp.concatenate(parts + ([_contact_forces(state)] if contacts else []))
 
 
-def _contact_forces(state: Physics) -> np.ndarray:
-    """[K, 13]: normal force of the contacts of each part, N, at most 1."""
-    return np.minimum(state.sensors["contact"], CONTACT_LIMIT)
+def _contact_forces(state: Physics) -> jax.Array:
+    """[13]: normal force of the contacts of each part, N, at most 1."""
+    return jnp.minimum(state.sensors["contact"], CONTACT_LIMIT)
 
 
 def _towards_target(
-    before: Physics, after: Physics, params: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+    before: Physics, after: Physics, params: Mapping[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     """MAML's bonus of 1 keeps the reward from being negative, and 0.05 is for being healthy."""
-    velocity = _velocity(before, after)[:, 0]
-    return 1.05 - np.abs(velocity - params["target"]), velocity
+    velocity = _velocity(before, after)[0]
+    return 1.05 - jnp.abs(velocity - params["target"]), velocity
 
 
 def _along_x(
-    before: Physics, after: Physics, params: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    velocity = _velocity(before, after)[:, 0]
+    before: Physics, after: Physics, params: Mapping[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    velocity = _velocity(before, after)[0]
     return 1.0 + params["direction"] * velocity, velocity
 
 
 def _along_angle(
-    before: Physics, after: Physics, params: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+    before: Physics, after: Physics, params: Mapping[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     velocity, angle = _velocity(before, after), params["angle"]
-    along = velocity[:, 0] * np.cos(angle) + velocity[:, 1] * np.sin(angle)
+    along = velocity[0] * jnp.cos(angle) + velocity[1] * jnp.sin(angle)
     return 1.0 + along, along
 
 
 def _near_goal(
-    before: Physics, after: Physics, params: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    distance = np.abs(after.qpos[:, :2] - params["goal"]).sum(axis=1)
+    before: Physics, after: Physics, params: Mapping[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    distance = jnp.abs(after.qpos[:2] - params["goal"]).sum()
     return -distance, distance
 
 
-def _velocity(before: Physics, after: Physics) -> np.ndarray:
-    """[K, 2], m/s: the torso's mean over the step; its joint is at its origin."""
-    moved: np.ndarray = after.qpos[:, :2] - before.qpos[:, :2]
+def _velocity(before: Physics, after: Physics) -> jax.Array:
+    """[2], m/s: the torso's mean over the step; its joint is at its origin."""
+    moved: jax.Array = after.qpos[:2] - before.qpos[:2]
     return moved / STEP_SECONDS
 
 
@@ -246,16 +248,16 @@ def _outcome(
     family: _Family,
     contacts: bool,
     before: Physics,
-    action: np.ndarray,
+    action: jax.Array,
     after: Physics,
-    params: Mapping[str, np.ndarray],
+    params: Mapping[str, jax.Array],
 ) -> Step:
     reward, figure = family.progress(before, after, params)
     control_cost = family.control_cost * squared_norm(action)
     if contacts:
         reward = reward - CONTACT_COST * squared_norm(_contact_forces(after))
     low, high = HEALTHY_HEIGHT
-    height = after.qpos[:, 2]
+    height = after.qpos[2]
     unhealthy = (height < low) | (height > high) if family.terminates else None
     return Step(
         reward=reward - control_cost,

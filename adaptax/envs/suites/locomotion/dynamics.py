@@ -16,6 +16,8 @@ import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -44,8 +46,8 @@ TEXTURE_PIXELS = 8
 """Textures of so many pixels a side; Gymnasium's are 25 times the rest of a model, and every task
 has its model."""
 
-Healthy = Callable[[Physics], np.ndarray]
-"""[K] bool: where False, the episode terminates."""
+Healthy = Callable[[Physics], jax.Array]
+"""Where False, the episode terminates."""
 
 
 def dynamics_suite(
@@ -84,10 +86,10 @@ def planar_spec(model: mujoco.MjModel, horizon: int) -> EnvSpec:
     )
 
 
-def planar_observation(state: Physics) -> np.ndarray:
-    """[K, nq - 1 + nv]: qpos without x, and qvel clipped to [-10, 10]."""
-    velocity = np.clip(state.qvel, -VELOCITY_LIMIT, VELOCITY_LIMIT)
-    return np.concatenate([state.qpos[:, 1:], velocity], axis=1)
+def planar_observation(state: Physics) -> jax.Array:
+    """[nq - 1 + nv]: qpos without x, and qvel clipped to [-10, 10]."""
+    velocity = jnp.clip(state.qvel, -VELOCITY_LIMIT, VELOCITY_LIMIT)
+    return jnp.concatenate([state.qpos[1:], velocity])
 
 
 def _plain_model(asset: str) -> mujoco.MjModel:
@@ -121,9 +123,9 @@ def _outcome(
     step_seconds: float,
     healthy: Healthy,
     before: Physics,
-    action: np.ndarray,
+    action: jax.Array,
     after: Physics,
-    params: Mapping[str, np.ndarray],
+    params: Mapping[str, jax.Array],
 ) -> Step:
     velocity = mean_velocity(before, after, step_seconds)
     control_cost = CONTROL_COST * squared_norm(action)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.rng import named_generator
 from adaptax.envs.physics.body import Body, Physics
-from adaptax.envs.pools.mujoco import MujocoPool
+from adaptax.envs.physics.suite import mujoco_suite
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Params, TaskDistribution, TaskList, TaskRange
 
@@ -37,7 +38,7 @@ class DrawnTasksConfig:
     task_seed: int = 0
     """Seed of the listed tasks."""
     num_threads: int = 0
-    """Threads that step the physics; 0 means one a core."""
+    """Threads that equal shares of the lanes run on; 0 means one a core."""
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon", "num_train_tasks", "num_test_tasks")
@@ -52,7 +53,7 @@ class FixedTasksConfig:
     horizon: int = 200
     """Steps of an episode."""
     num_threads: int = 0
-    """Threads that step the physics; 0 means one a core."""
+    """Threads that equal shares of the lanes run on; 0 means one a core."""
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
@@ -69,15 +70,14 @@ def drawn_tasks_suite(name: str, config: DrawnTasksConfig, body: Body, draw: Dra
     train: TaskDistribution = TaskRange(f"{name}-train", draw)
     if config.num_train_tasks is not None:
         train = listed("train", config.num_train_tasks)
-    pool = partial(MujocoPool, body, num_threads=config.num_threads)
-    return Suite(name, body.spec, train, listed("test", config.num_test_tasks), pool)
+    test = listed("test", config.num_test_tasks)
+    return mujoco_suite(name, body, train, test, config.num_threads)
 
 
 def two_directions_suite(name: str, config: FixedTasksConfig, body: Body) -> Suite:
     """The family `name` of `body` with two tasks, forwards and backwards, in training and test."""
     tasks = TaskList(name, [{"direction": 1.0}, {"direction": -1.0}])
-    pool = partial(MujocoPool, body, num_threads=config.num_threads)
-    return Suite(name, body.spec, tasks, tasks, pool)
+    return mujoco_suite(name, body, tasks, tasks, config.num_threads)
 
 
 def check_range(config: Any) -> None:
@@ -91,30 +91,33 @@ def draw_uniform(name: str, low: float, high: float, rng: np.random.Generator) -
     return {name: float(rng.uniform(low, high))}
 
 
-def mean_velocity(before: Physics, after: Physics, seconds: float) -> np.ndarray:
-    """[K], m/s: mean over a step of `seconds`, along x, the first joint."""
-    distance: np.ndarray = after.qpos[:, 0] - before.qpos[:, 0]
+def mean_velocity(before: Physics, after: Physics, seconds: float) -> jax.Array:
+    """m/s: mean over a step of `seconds`, along x, the first joint."""
+    distance: jax.Array = after.qpos[0] - before.qpos[0]
     return distance / seconds
 
 
-def squared_norm(vectors: np.ndarray) -> np.ndarray:
-    """[K]: |a|^2 of actions or other vectors [K, A]."""
-    total: np.ndarray = np.square(vectors).sum(axis=1)
+def squared_norm(vector: jax.Array) -> jax.Array:
+    """|a|^2 of an action or another vector [A]."""
+    total: jax.Array = jnp.square(vector).sum()
     return total
 
 
 def uniform_normal_noise(
-    num_qpos: int, num_qvel: int, scale: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+    num_qpos: int, num_qvel: int, scale: float, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Gymnasium's noise of HalfCheetah-v5 and Ant-v5: qpos + U(-s, s), qvel + s N(0, 1)."""
-    return rng.uniform(-scale, scale, num_qpos), scale * rng.standard_normal(num_qvel)
+    position, velocity = jax.random.split(key)
+    qpos = jax.random.uniform(position, (num_qpos,), minval=-scale, maxval=scale)
+    return qpos, scale * jax.random.normal(velocity, (num_qvel,))
 
 
 def uniform_noise(
-    num_qpos: int, num_qvel: int, scale: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+    num_qpos: int, num_qvel: int, scale: float, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Gymnasium's noise of its other bodies: qpos + U(-s, s), qvel + U(-s, s)."""
-    return rng.uniform(-scale, scale, num_qpos), rng.uniform(-scale, scale, num_qvel)
+    noise = jax.random.uniform(key, (num_qpos + num_qvel,), minval=-scale, maxval=scale)
+    return noise[:num_qpos], noise[num_qpos:]
 
 
 def _check_threads(num_threads: int) -> None:

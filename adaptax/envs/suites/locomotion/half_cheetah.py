@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import mujoco
-import numpy as np
 
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
@@ -103,30 +104,30 @@ def _body(spec: EnvSpec, torso_position: bool, param: str) -> Body:
     )
 
 
-def _observation(torso_position: bool, state: Physics) -> np.ndarray:
-    """[K, 20]: qpos without x (8), qvel (9), torso position (3, optional)."""
-    parts = [state.qpos[:, 1:], state.qvel]
+def _observation(torso_position: bool, state: Physics) -> jax.Array:
+    """[20]: qpos without x (8), qvel (9), torso position (3, optional)."""
+    parts = [state.qpos[1:], state.qvel]
     if torso_position:
         parts.append(state.sensors["torso_position"])
-    return np.concatenate(parts, axis=1)
+    return jnp.concatenate(parts)
 
 
 def _velocity_outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
-    return _outcome(-np.abs(velocity - params["target"]), velocity, action)
+    return _outcome(-jnp.abs(velocity - params["target"]), velocity, action)
 
 
 def _direction_outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     return _outcome(params["direction"] * velocity, velocity, action)
 
 
-def _outcome(running: np.ndarray, velocity: np.ndarray, action: np.ndarray) -> Step:
-    """`running` [K] less the cost of the controls."""
+def _outcome(running: jax.Array, velocity: jax.Array, action: jax.Array) -> Step:
+    """`running` less the cost of the controls."""
     control_cost = CONTROL_COST * squared_norm(action)
     return Step(
         reward=running - control_cost, info={"velocity": velocity, "control_cost": control_cost}

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.physics.body import Body, Physics, load_model
-from adaptax.envs.pools.mujoco import MujocoPool
+from adaptax.envs.physics.suite import mujoco_suite
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
     FixedTasksConfig,
@@ -47,17 +48,16 @@ def half_cheetah(config: HalfCheetahConfig) -> Suite:
         outcome=_outcome,
     )
     task = TaskList("half-cheetah", [{}])
-    pool = partial(MujocoPool, body, num_threads=config.num_threads)
-    return Suite("half-cheetah", spec, task, task, pool)
+    return mujoco_suite("half-cheetah", body, task, task, config.num_threads)
 
 
-def _observation(state: Physics) -> np.ndarray:
-    """[K, 17]: qpos without x (8), qvel (9)."""
-    return np.concatenate([state.qpos[:, 1:], state.qvel], axis=1)
+def _observation(state: Physics) -> jax.Array:
+    """[17]: qpos without x (8), qvel (9)."""
+    return jnp.concatenate([state.qpos[1:], state.qvel])
 
 
 def _outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     control_cost = CONTROL_COST * squared_norm(action)

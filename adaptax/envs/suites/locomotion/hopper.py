@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
 from adaptax.core.config import check_positive
 from adaptax.envs.physics.body import Physics
@@ -43,9 +44,9 @@ def hopper_params(config: HopperParamsConfig) -> Suite:
     )
 
 
-def _healthy(state: Physics) -> np.ndarray:
-    height, angle = state.qpos[:, 1], state.qpos[:, 2]
-    others = np.concatenate([state.qpos[:, 2:], state.qvel], axis=1)
-    within = (np.abs(others) < HEALTHY_STATE).all(axis=1)
-    healthy: np.ndarray = within & (height > HEALTHY_HEIGHT) & (np.abs(angle) < HEALTHY_ANGLE)
+def _healthy(state: Physics) -> jax.Array:
+    height, angle = state.qpos[1], state.qpos[2]
+    others = jnp.concatenate([state.qpos[2:], state.qvel])
+    within = (jnp.abs(others) < HEALTHY_STATE).all()
+    healthy: jax.Array = within & (height > HEALTHY_HEIGHT) & (jnp.abs(angle) < HEALTHY_ANGLE)
     return healthy

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -68,9 +70,9 @@ class HumanoidDirConfig(DrawnTasksConfig):
 class _Parts:
     """Constants of the N moving parts."""
 
-    mass: np.ndarray
+    mass: jax.Array
     """[N] kg"""
-    inertia: np.ndarray
+    inertia: jax.Array
     """[N, 3] kg m^2 about the principal axes."""
 
 
@@ -116,69 +118,63 @@ def _model(part_features: bool) -> mujoco.MjModel:
     return load_model(ASSET, sensors)
 
 
-def _observation(parts: _Parts | None, state: Physics) -> np.ndarray:
-    """[K, 270]: qpos without x and y (22), qvel (23), cinert (130), cvel (78), torques (17).
+def _observation(parts: _Parts | None, state: Physics) -> jax.Array:
+    """[270]: qpos without x and y (22), qvel (23), cinert (130), cvel (78), torques (17).
 
     Without the parts' features 45. They are in the order of Humanoid-v5; the torques are the
     hinges' entries of its qfrc_actuator.
     """
-    columns = [state.qpos[:, 2:], state.qvel]
+    columns = [state.qpos[2:], state.qvel]
     if parts is not None:
-        offset = _of_parts("position", state) - state.sensors["centre"][:, None]
+        offset = _of_parts("position", state) - state.sensors["centre"]
         columns += [_inertias(parts, offset, state), _velocities(offset, state)]
         columns += [state.sensors["torque"]]
-    return np.concatenate(columns, axis=1)
+    return jnp.concatenate(columns)
 
 
-def _of_parts(quantity: str, state: Physics) -> np.ndarray:
-    """[K, N, 3]: a quantity of every part."""
-    sensed = state.sensors[quantity]
-    return sensed.reshape(len(sensed), sensed.shape[1] // 3, 3)
+def _of_parts(quantity: str, state: Physics) -> jax.Array:
+    """[N, 3]: a quantity of every part."""
+    return state.sensors[quantity].reshape(-1, 3)
 
 
-def _inertias(parts: _Parts, offset: np.ndarray, state: Physics) -> np.ndarray:
-    """[K, 10 N]: cinert, each part's inertia about the whole's centre of mass, `offset` from its.
+def _inertias(parts: _Parts, offset: jax.Array, state: Physics) -> jax.Array:
+    """[10 N]: cinert, each part's inertia about the whole's centre of mass, `offset` from its.
 
     By the parallel axis theorem I = sum_i J_i e_i e_i' + m (|c|^2 1 - c c') for principal moments
     J_i, axes e_i, mass m and offset c; as xx, yy, zz, xy, xz, yz, then m c, then m.
     """
     mass = parts.mass[:, None]
-    features = np.empty((*offset.shape[:2], 10))
-    inertia = features[..., :6]
-    inertia[:] = -mass * _products(offset)
-    inertia[..., :3] += mass * np.square(offset).sum(axis=-1, keepdims=True)
+    inertia = -mass * _products(offset)
+    inertia = inertia.at[:, :3].add(mass * jnp.square(offset).sum(axis=-1, keepdims=True))
     for i, axis in enumerate(("x_axis", "y_axis", "z_axis")):
         inertia += parts.inertia[:, i, None] * _products(_of_parts(axis, state))
-    features[..., 6:9] = mass * offset
-    features[..., 9] = parts.mass
-    return features.reshape(len(features), 10 * len(parts.mass))
+    return jnp.concatenate([inertia, mass * offset, mass], axis=1).reshape(-1)
 
 
-def _products(vector: np.ndarray) -> np.ndarray:
+def _products(vector: jax.Array) -> jax.Array:
     """[..., 6]: xx, yy, zz, xy, xz, yz of vectors [..., 3]."""
-    x, y, z = np.moveaxis(vector, -1, 0)
-    return np.stack([x * x, y * y, z * z, x * y, x * z, y * z], axis=-1)
+    x, y, z = jnp.moveaxis(vector, -1, 0)
+    return jnp.stack([x * x, y * y, z * z, x * y, x * z, y * z], axis=-1)
 
 
-def _velocities(offset: np.ndarray, state: Physics) -> np.ndarray:
-    """[K, 6 N]: cvel, each part's angular velocity and its velocity at the whole's centre."""
+def _velocities(offset: jax.Array, state: Physics) -> jax.Array:
+    """[6 N]: cvel, each part's angular velocity and its velocity at the whole's centre."""
     angular, linear = _of_parts("angular_velocity", state), _of_parts("linear_velocity", state)
-    at_centre = linear - np.cross(angular, offset)
-    features = np.concatenate([angular, at_centre], axis=-1)
-    return features.reshape(len(features), features.shape[1] * 6)
+    at_centre = linear - jnp.cross(angular, offset)
+    return jnp.concatenate([angular, at_centre], axis=1).reshape(-1)
 
 
 def _outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     # Sensors are one substep old after a step: the centre goes on at the velocity it had then.
     sensors = after.sensors
     end = sensors["centre"] + SUBSTEP_SECONDS * sensors["centre_velocity"]
     velocity = (end - before.sensors["centre"]) / STEP_SECONDS
-    along = velocity[:, 0] * np.cos(params["angle"]) + velocity[:, 1] * np.sin(params["angle"])
+    along = velocity[0] * jnp.cos(params["angle"]) + velocity[1] * jnp.sin(params["angle"])
     control_cost = CONTROL_COST * CONTROL_LIMIT**2 * squared_norm(action)
     low, high = HEALTHY_HEIGHT
-    height = after.qpos[:, 2]
+    height = after.qpos[2]
     return Step(
         reward=ALIVE_BONUS + VELOCITY_REWARD * along - control_cost,
         terminated=(height < low) | (height > high),

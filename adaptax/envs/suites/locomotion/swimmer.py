@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
@@ -72,17 +73,17 @@ def swimmer_vel(config: SwimmerVelConfig) -> Suite:
     return drawn_tasks_suite("swimmer-vel", config, body, draw)
 
 
-def _observation(state: Physics) -> np.ndarray:
-    """[K, 8]: qpos without x and y (3), qvel (5)."""
-    return np.concatenate([state.qpos[:, 2:], state.qvel], axis=1)
+def _observation(state: Physics) -> jax.Array:
+    """[8]: qpos without x and y (3), qvel (5)."""
+    return jnp.concatenate([state.qpos[2:], state.qvel])
 
 
 def _outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     velocity = mean_velocity(before, after, STEP_SECONDS)
     control_cost = CONTROL_COST * squared_norm(action)
     return Step(
-        reward=-np.abs(velocity - params["target"]) - control_cost,
+        reward=-jnp.abs(velocity - params["target"]) - control_cost,
         info={"velocity": velocity, "control_cost": control_cost},
     )

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
 from adaptax.core.config import check_positive
 from adaptax.core.step import Step
@@ -98,20 +99,20 @@ def walker_params(config: WalkerParamsConfig) -> Suite:
     )
 
 
-def _healthy(state: Physics) -> np.ndarray:
-    height, angle = state.qpos[:, 1], state.qpos[:, 2]
+def _healthy(state: Physics) -> jax.Array:
+    height, angle = state.qpos[1], state.qpos[2]
     low, high = HEALTHY_HEIGHT
-    healthy: np.ndarray = (height > low) & (height < high) & (np.abs(angle) < HEALTHY_ANGLE)
+    healthy: jax.Array = (height > low) & (height < high) & (jnp.abs(angle) < HEALTHY_ANGLE)
     return healthy
 
 
 def _velocity_outcome(
-    before: Physics, action: np.ndarray, after: Physics, params: Mapping[str, np.ndarray]
+    before: Physics, action: jax.Array, after: Physics, params: Mapping[str, jax.Array]
 ) -> Step:
     velocity = mean_velocity(before, after, VEL_STEP_SECONDS)
     control_cost = CONTROL_COST * squared_norm(action)
     return Step(
-        reward=VEL_ALIVE_BONUS - np.abs(velocity - params["target"]) - control_cost,
+        reward=VEL_ALIVE_BONUS - jnp.abs(velocity - params["target"]) - control_cost,
         terminated=~_healthy(after),
         info={"velocity": velocity, "control_cost": control_cost},
     )
