@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -24,9 +23,9 @@ PLAIN = Task("plain", 0, {})
 class Counting(gymnasium.Env):
     """Its observation is the step counter; its options say what happens at which count.
 
-    `ends_at` and `cut_at` end the episode, `nan_at` gives a NaN as the reward, `raise_at` raises,
-    `exit_at` and `kill_at` end the process, `hang_at` sleeps. With `once`, the name of a file, the
-    process is killed only if there is no such file yet.
+    `ends_at` and `cut_at` end the episode, `nan_at` and `huge_at` give a NaN and 1e39 as the
+    reward, `raise_at` raises, `exit_at` and `kill_at` end the process, `hang_at` sleeps. With
+    `once`, the name of a file, the process is killed only if there is no such file yet.
     """
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float32)
@@ -42,12 +41,13 @@ class Counting(gymnasium.Env):
         if self.at("raise_at"):
             raise RuntimeError("motor on fire")
         if self.at("exit_at"):
-            sys.exit(3)
+            os._exit(3)
         if self.at("kill_at") and self.first_time():
             os.kill(os.getpid(), signal.SIGKILL)
         if self.at("hang_at"):
             time.sleep(600)
-        reward = np.nan if self.at("nan_at") else float(action.sum())
+        odd = {"nan_at": np.nan, "huge_at": 1e39}
+        reward = next((x for e, x in odd.items() if self.at(e)), float(action.sum()))
         return self.obs(), reward, self.at("ends_at"), self.at("cut_at"), self.info()
 
     def at(self, event: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 import jax
 import numpy as np
 
-from adaptax.core.config import check_finite_numbers
+from adaptax.core.config import check_numbers
 from adaptax.core.devices import over_devices
-from adaptax.core.errors import NotFinite
+from adaptax.core.errors import NotFinite, check
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.sampling.actors import Actor
@@ -26,6 +26,8 @@ State = TypeVar("State")
 Data = TypeVar("Data")
 Metrics = dict[str, Any]
 """Figures of one iteration by name, each a number."""
+NUMBERS = (int, float, np.generic, np.ndarray, jax.Array, type(None))
+"""What a figure may be; None where there is none."""
 
 
 class Algorithm(ABC, Generic[State, Data]):
@@ -61,7 +63,7 @@ class Algorithm(ABC, Generic[State, Data]):
         """`networks` None stands for those that the config describes."""
         self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
-            check_finite_numbers(config, "algorithm")
+            check_numbers(config, "algorithm")
         for name in self.task_counts:
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation
@@ -136,7 +138,7 @@ class Algorithm(ABC, Generic[State, Data]):
 def updated(algorithm: Algorithm[State, Data], state: State, data: Data) -> tuple[State, Metrics]:
     """What `algorithm.update` gives, compiled if it can be."""
     if not algorithm.traceable:
-        return algorithm.update(state, data)
+        return _with_numbers(algorithm.update(state, data))
     rows = {name: getattr(state, name).rows for name in algorithm.in_place}
     rest = _with_rows(state, dict.fromkeys(rows))
     run = partial(_compiled(tuple(algorithm.compiler_options.items())), algorithm, rows)
@@ -153,9 +155,19 @@ def _compiled(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
     def run(
         algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
     ) -> tuple[Any, Metrics]:
-        return algorithm.update(_with_rows(rest, rows), data)
+        return _with_numbers(algorithm.update(_with_rows(rest, rows), data))
 
     return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+
+
+def _with_numbers(result: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+    """What an update gave; a ConfigError where one of its metrics is no number."""
+    for name, value in result[1].items():
+        shape = getattr(value, "shape", ())
+        what = f"of shape {shape}" if shape else f"a {type(value).__name__}"
+        number = isinstance(value, NUMBERS) and not shape
+        check(number, f"the metric {name!r} of an update must be a number, but is {what}")
+    return result
 
 
 def _with_rows(state: Any, rows: Mapping[str, Any]) -> Any:

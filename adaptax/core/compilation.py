@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 MAX_BYTES = 2**30
@@ -33,6 +34,7 @@ def keep_compiled_programs() -> None:
         return
     if not os.access(kept, os.W_OK):
         return
+    drop_unfinished(kept)
     options = {
         "jax_compilation_cache_dir": str(kept),
         "jax_compilation_cache_max_size": MAX_BYTES,
@@ -42,6 +44,19 @@ def keep_compiled_programs() -> None:
     if "jax" in sys.modules:  # which has read the environment
         for name, value in options.items():
             sys.modules["jax"].config.update(name, value)
+
+
+def drop_unfinished(kept: Path) -> None:
+    """Remove programs whose writing was cut short; JAX would warn of each in every later run.
+
+    It writes KEY-cache and then KEY-atime, neither in one step.
+    """
+    with suppress(OSError):
+        files = {entry.name: entry for entry in os.scandir(kept)}
+        for name, entry in files.items():
+            key = name.removesuffix("-cache")
+            if key != name and (f"{key}-atime" not in files or entry.stat().st_size == 0):
+                os.unlink(entry)
 
 
 def processor() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
+from collections.abc import Collection
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from adaptax.core.errors import ConfigError, check, unknown_name
@@ -29,6 +30,9 @@ def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
         if name not in names:
             raise unknown_name("setting", path, [f"{where}.{n}" if where else n for n in names])
         values[name] = _typed(hints[name], value, path)
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        optional = not (f.default is f.default_factory is dataclasses.MISSING)
+        check(optional or f.name in values, f"{where or cls.__name__}: {f.name} is missing")
     return cls(**values)
 
 
@@ -40,15 +44,21 @@ def check_positive(config: Any, *names: str) -> None:
             check(item is None or item > 0, f"{name} must be greater than 0, not {item}")
 
 
-def check_finite_numbers(config: Any, where: str) -> None:
-    """Raise where a number of a config, or of one within it, is NaN or infinite."""
+def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) -> None:
+    """Raise where a number of a config, or of one within it, is NaN, infinite or too large.
+
+    Integers are counts and sizes and have to fit 32 bits; not so seeds and fields `of_any_size`.
+    """
     for f in dataclasses.fields(config):
         value, path = getattr(config, f.name), f"{where}.{f.name}"
         if dataclasses.is_dataclass(value):
-            check_finite_numbers(value, path)
+            check_numbers(value, path)
         for item in value if isinstance(value, tuple) else (value,):
             finite = not isinstance(item, float) or math.isfinite(item)
             check(finite, f"{path} must be a finite number, not {item}")
+            free = f.name.endswith("seed") or f.name in of_any_size
+            fits = free or not isinstance(item, int) or abs(item) < 2**31
+            check(fits, f"{path} must be less than 2^31, not {item}")
 
 
 def check_unit(config: Any, *names: str) -> None:

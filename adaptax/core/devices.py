@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree
 
 
@@ -28,6 +29,20 @@ def make_every_core_a_device() -> None:
     with contextlib.suppress(RuntimeError):
         num = len(os.sched_getaffinity(0))
         jax.config.update("jax_num_cpu_devices", num)  # type: ignore[no-untyped-call]
+
+
+def check_platform() -> None:
+    """Raise a ConfigError where JAX cannot have the platform that it is told to take."""
+    try:
+        jax.local_devices()
+    except (RuntimeError, AssertionError) as error:
+        # Of a platform whose plugin is not installed JAX says nothing.
+        said = " ".join(str(error).split()) or "there is no such platform"
+        platform = jax.config.jax_platforms  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"JAX cannot compute on {platform!r}: {said}; install JAX for it, for example "
+            "jax[cuda12], or take another by JAX_PLATFORMS, for example JAX_PLATFORMS=cpu"
+        ) from None
 
 
 def over_devices(function: Callable[[PyTree, PyTree], Any], shared: PyTree, parts: PyTree) -> Any:

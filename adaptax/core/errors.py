@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class AdaptaxError(Exception):
@@ -30,11 +30,18 @@ class NotFinite(AdaptaxError):
     """NaN or infinity: in what an environment answered, a figure of an update, a parameter."""
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
-    """A ConfigError for a name that does not exist, with the nearest match and what is allowed."""
+def unknown_name(
+    kind: str, name: str, allowed: Iterable[str], meant: Sequence[str] = ()
+) -> ConfigError:
+    """A ConfigError for a name that does not exist, with what is allowed.
+
+    It suggests what is `meant`, by default the nearest match, whatever its capitals.
+    """
     names = sorted(allowed)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    if not meant:
+        spelt = {other.lower(): other for other in names}
+        meant = [spelt[near] for near in difflib.get_close_matches(name.lower(), spelt, n=1)]
+    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     return ConfigError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})")
 
 

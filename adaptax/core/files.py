@@ -1,15 +1,46 @@
-"""Files that are written whole or not at all, and never through a link."""
+"""Files that are written whole or not at all, read only if they are plain, never through a link."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MOST_BYTES = 2**32
+"""Of a file that is read as a whole; ours are far smaller."""
+
+
+def read_plain(path: Path) -> bytes:
+    """All of a regular file; an OSError where it is a pipe, a device, a link or too large."""
+    file = os.open(path, _READ)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if about.st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES:,} bytes", str(path))
+    except OSError:
+        os.close(file)
+        raise
+    with os.fdopen(file, "rb") as whole:
+        return whole.read()
+
+
+def parse_json(text: bytes) -> Any:
+    """What JSON in UTF-8 says; a ValueError where it is none, or nested too deeply to be read."""
+    try:
+        return json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def open_new(path: Path) -> IO[bytes]:

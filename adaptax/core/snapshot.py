@@ -20,6 +20,7 @@ import math
 import os
 import shutil
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +31,7 @@ import numpy as np
 
 from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
 from adaptax.core.experience import PyTree
-from adaptax.core.files import open_new
+from adaptax.core.files import open_new, parse_json, read_plain
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
@@ -119,7 +120,7 @@ class Snapshots:
     def iterations(self) -> list[int]:
         """Iterations with a finished snapshot, in order."""
         names = [p.stem.removeprefix(_PREFIX) for p in self.directory.glob(f"{_PREFIX}*.json")]
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def discard_after(self, iteration: int) -> None:
         """Remove snapshots newer than `iteration`, and what an interrupted save left behind."""
@@ -160,11 +161,13 @@ class Snapshots:
     def _about(self, iteration: int) -> dict[str, Any]:
         """What `iteration-N.json` says, empty where it is not as it was written."""
         try:
-            about = json.loads(self._path(iteration).with_suffix(".json").read_text())
+            about = parse_json(read_plain(self._path(iteration).with_suffix(".json")))
             digest = about.pop("digest")
+            kinds = {"iteration": int, "owner": dict, "score": int | float | None}
+            fits = all(isinstance(about[name], kind) for name, kind in kinds.items())
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
-        return about if digest == _digest(about) else {}
+        return about if fits and digest == _digest(about) else {}
 
 
 @runtime_checkable
@@ -261,9 +264,28 @@ def _write(directory: Path, tree: PyTree) -> None:
 
 def _read(directory: Path) -> PyTree:
     """The tree that `_write` wrote."""
-    rest = json.loads((directory / _TREE).read_text())
-    with np.load(directory / _ARRAYS, allow_pickle=False) as arrays:
-        return _with_arrays(rest, arrays)
+    rest, arrays = parse_json(read_plain(directory / _TREE)), directory / _ARRAYS
+    _check_size(arrays)
+    with np.load(arrays, allow_pickle=False) as file:
+        # Each once, however often the tree names it.
+        return _with_arrays(rest, dict(file))
+
+
+def _check_size(path: Path) -> None:
+    """Raise a ValueError where arrays say that they take more memory than their file has bytes."""
+    with zipfile.ZipFile(path) as file:
+        members = file.infolist()
+        sizes = [max(m.file_size, _told_size(file, m)) for m in members]
+    if sum(sizes) > path.stat().st_size:
+        raise ValueError(f"its arrays are to take {sum(sizes):,} bytes, more than their file")
+
+
+def _told_size(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """Bytes that an array takes by its own header."""
+    with file.open(member) as stream:
+        np.lib.format.read_magic(stream)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    return math.prod(shape) * dtype.itemsize
 
 
 def _without_arrays(tree: PyTree, arrays: list[np.ndarray]) -> Any:

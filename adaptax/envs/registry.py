@@ -193,7 +193,8 @@ def find_suite(name: str) -> SuiteEntry | PluginSuite:
             general = next(entry for key, entry in SUITES.items() if key.startswith(prefix))
             return replace(general, name=name, summary=summary.format(which), argument=which)
     if name not in SUITES:
-        raise unknown_name("suite", name, [*SUITES, *plugins(ENTRY_POINTS, _is_ours)])
+        others = plugins(ENTRY_POINTS, _is_ours)
+        raise unknown_name("suite", name, [*SUITES, *others], _gymnasium_suites(name))
     return SUITES[name]
 
 
@@ -201,6 +202,17 @@ def all_suites() -> list[SuiteEntry | PluginSuite]:
     """Ours, then those of installed packages."""
     others = plugins(ENTRY_POINTS, _is_ours)
     return [*SUITES.values(), *sound_entries(others.values(), PluginSuite.of)]
+
+
+def _gymnasium_suites(env_id: str) -> list[str]:
+    """The suites of an environment of Gymnasium's; none where that has no such id."""
+    import gymnasium
+
+    if env_id not in gymnasium.registry:
+        return []
+    summary = f"Gymnasium's {env_id},"
+    compiled = [entry.name for entry in SUITES.values() if summary in entry.summary]
+    return [f"{GYM_PREFIX}{env_id}", *compiled]
 
 
 def _is_ours(name: str) -> bool:

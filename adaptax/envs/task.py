@@ -37,6 +37,10 @@ class Task:
 
 def plain_params(name: str, params: Params) -> dict[str, Any]:
     """A task's parameters; raises a ConfigError where one is no number, string or array of them."""
+    check(
+        isinstance(params, Mapping),
+        f"task {name!r}: {params!r} is no dict of parameters; write {{'value': {params!r}}}, say",
+    )
     for key, value in params.items():
         check(isinstance(key, str), f"task {name!r}: the parameter name {key!r} is not a string")
         array = _array(value)
@@ -108,7 +112,11 @@ class ClassTasks:
         check(len(sizes) == 1, f"{name!r} must have as many tasks of each class, not {sizes}")
         self.name, self.num_classes, (self.num_each,) = name, len(params), sizes
         self.tasks: tuple[Task, ...] = tuple(
-            Task(f"{name}-{kind}-{i}", i * self.num_classes + c, {"class": kind, **of_class[i]})
+            Task(
+                f"{name}-{kind}-{i}",
+                i * self.num_classes + c,
+                {"class": kind, **plain_params(f"{name}-{kind}-{i}", of_class[i])},
+            )
             for i in range(self.num_each)
             for c, (kind, of_class) in enumerate(params.items())
         )

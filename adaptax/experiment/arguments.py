@@ -7,8 +7,9 @@ import difflib
 import io
 import re
 import sys
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import Positional
@@ -82,7 +83,7 @@ class VideoArgs:
     stride: int = 4
     """Steps from one picture to the next."""
     size: int = 240
-    """Pixels of each picture's sides."""
+    """Pixels of each picture's sides, at most 1024."""
     deterministic: bool = False
     """Act by the mode of the policy."""
 
@@ -104,7 +105,12 @@ def parse(cls: type[C], args: list[str], prog: str) -> C:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise ConfigError(_one_line(box.getvalue()) + f"; see {prog} --help") from None
+        message = _one_line(box.getvalue())
+        given = re.search(r"--[\w.-]+", message)
+        if given and message.startswith("Unrecognized"):
+            meant = nearest_flag(given[0], list(_flags(cls)))
+            message += f"; did you mean {meant}?" if meant else ""
+        raise ConfigError(f"{message}; see {prog} --help") from None
 
 
 PHRASES = (
@@ -122,7 +128,7 @@ PHRASES = (
 
 
 def _one_line(box: str) -> str:
-    """The message of tyro's error box: its first paragraph, and the nearest flag if any.
+    """The message of tyro's error box: its first paragraph.
 
     Where the output is not UTF-8 the box has no frame, but its title and a rule come first.
     """
@@ -134,12 +140,64 @@ def _one_line(box: str) -> str:
     message = " ".join(lines[: rules[0] if rules else None])
     for theirs, ours in PHRASES:
         message = re.sub(theirs, ours, message)
-    given = re.search(r"--[\w.-]+", message)
-    hints = [line.split()[0].strip(",") for line in lines if re.match(r"--\w", line)]
-    if given and message.startswith("Unrecognized") and hints:
-        nearest = difflib.get_close_matches(given[0], hints, n=1, cutoff=0.0)[0]
-        message += f"; did you mean {nearest}?"
     return message or "wrong arguments"
+
+
+ELSEWHERE = {
+    "total-timesteps": "--num-steps",
+    "max-iter": "--num-iterations",
+    "eval-freq": "--evaluation-interval",
+    "save-dir": "--run-dir",
+    "n-steps": "--algorithm.num-steps",
+    "n-envs": "--algorithm.num-lanes",
+    "n-epochs": "--algorithm.num-epochs",
+    "learning-rate": "--algorithm.lr",
+    "gamma": "--algorithm.discount",
+    "ent-coef": "--algorithm.entropy-coeff",
+    "vf-coef": "--algorithm.value-coeff",
+    "eps-clip": "--algorithm.clip-range",
+    "net-arch": "--algorithm.hidden-sizes",
+    "learning-starts": "--algorithm.num-initial-steps",
+    "gradient-steps": "--algorithm.num-updates",
+}
+"""What other toolkits call settings, and our flags; docs/coming-from.md has more of them."""
+
+
+def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
+    """The flag that a wrong one is meant to be: by another toolkit's name, or by its spelling.
+
+    The room, `algorithm` say, only decides between flags that are as near without it.
+    """
+    given = given.replace("_", "-")
+    if (ours := ELSEWHERE.get(_name(given))) in flags:
+        return ours
+
+    def likeness(flag: str) -> tuple[float, float]:
+        return _likeness(_name(given), _name(flag)), _likeness(given, flag)
+
+    nearest = max(flags, key=likeness)
+    return nearest if likeness(nearest)[0] >= 0.6 else None
+
+
+def _name(flag: str) -> str:
+    """A flag without dashes and room."""
+    return flag.removeprefix("--").rpartition(".")[2]
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def _flags(cls: type[Any], room: str = "--") -> Iterator[str]:
+    """The flags of a dataclass, those of dataclasses within it too; the trainer's without room."""
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        flag = f"{room}{name.replace('_', '-')}"
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _flags(hint, "--" if flag == "--trainer" else f"{flag}.")
+        elif get_origin(hint) is not Annotated:  # which are words without a flag
+            yield flag
+        if hint is bool:
+            yield f"{room}no-{name.replace('_', '-')}"
 
 
 def full_flag(arg: str, short: set[str]) -> str:

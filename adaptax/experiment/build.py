@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import check_finite_numbers, from_dict
+from adaptax.core.config import check_numbers, from_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
@@ -37,6 +37,8 @@ def make_algorithm(
     `networks` take the place of those that the config describes; the family's page says what they
     are called with.
     """
+    is_spec = isinstance(spec, EnvSpec)
+    check(is_spec, f"an algorithm takes a suite's spec, suite.spec, not a {type(spec).__name__}")
     return _algorithm(name, spec, networks, settings)
 
 
@@ -93,7 +95,7 @@ def default_run_dir(algorithm: str, suite: str) -> str:
 
 def with_config(make: Any, config: Any) -> Suite:
     """The suite that `make` gives for `config`, with the config on record."""
-    check_finite_numbers(config, "suite")
+    check_numbers(config, "suite")
     suite: Suite = make(config)
     return replace(suite, config=config)
 
@@ -124,12 +126,20 @@ def load_run(
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
         suite = make_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
-        from_dict(TrainerConfig, recorded["trainer"], where="trainer")
     except ConfigError as error:
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
+    recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
     return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
+
+
+def recorded_trainer(run_dir: Path) -> TrainerConfig:
+    """The trainer's settings that the config of a run holds."""
+    try:
+        return from_dict(TrainerConfig, read_config(run_dir)["trainer"], where="trainer")
+    except ConfigError as error:
+        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
 
 
 def recorded_algorithm(

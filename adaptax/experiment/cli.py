@@ -38,7 +38,13 @@ USAGE = """usage: adaptax COMMAND ...
   video RUN_DIR                    an episode before and one after adaptation, side by side
   doctor                           versions, cores, measured steps per second
 
-`adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings."""
+`adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings.
+`adaptax --version` tells which this is."""
+TRAIN_USAGE = """usage: adaptax train ALGORITHM SUITE [flags]
+
+For example: adaptax train rl2-ppo half-cheetah-vel --seed 1
+`adaptax train ALGORITHM SUITE --help` tells the flags of this algorithm and this suite.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)
+        return
+    if args[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"adaptax {version('adaptax')}")
         return
     warnings.showwarning = one_line_warning
     try:
@@ -70,21 +81,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def list_command(args: list[str]) -> None:
     """`adaptax list`."""
-    from adaptax.algorithms.registry import all_algorithms
-    from adaptax.envs.registry import all_suites
-
-    options = parse(ListArgs, args, "adaptax list")
-    rows = {
-        "algorithms": [{"name": a.name, "summary": a.summary} for a in all_algorithms()],
-        "suites": [{"name": s.name, "summary": s.summary} for s in all_suites()],
-    }
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    for kind, entries in rows.items():
-        print(f"{kind}:")
-        for entry in entries:
-            print(f"  {entry['name']:<18} {entry['summary']}")
+    if parse(ListArgs, args, "adaptax list").json:
+        print(json.dumps(_names(), indent=2))
+    else:
+        _print_names()
 
 
 def train_command(args: list[str]) -> None:
@@ -95,7 +95,8 @@ def train_command(args: list[str]) -> None:
     names = [arg for arg in args[:2] if not arg.startswith("-")]
     if len(names) < 2:
         if "--help" in args or "-h" in args:
-            print(USAGE)
+            print(TRAIN_USAGE)
+            _print_names()
             return
         raise ConfigError(
             "train takes an algorithm and a suite, then flags: adaptax train ALGORITHM SUITE ..."
@@ -139,9 +140,9 @@ def resume_command(args: list[str]) -> None:
             "num_steps": None,
             "max_seconds": None,
         }
-    from adaptax.experiment.run_dir import read_config
+    from adaptax.experiment.build import recorded_trainer
 
-    _set_up_process(read_config(Path(options.run_dir))["trainer"].get("num_cores"))
+    _set_up_process(recorded_trainer(Path(options.run_dir)).num_cores)
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     _to_its_end(trainer, trainer.resume)
 
@@ -149,13 +150,14 @@ def resume_command(args: list[str]) -> None:
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
     options = parse(EvaluateArgs, args, "adaptax evaluate")
-    from adaptax.core.config import from_dict, to_dict
-    from adaptax.experiment.evaluator import EvaluatorConfig
+    from adaptax.core.config import to_dict
+    from adaptax.core.devices import check_platform
+    from adaptax.experiment.build import recorded_trainer
     from adaptax.experiment.report import evaluation_json, print_evaluation
     from adaptax.experiment.run_dir import read_config
 
-    recorded = read_config(Path(options.run_dir))["trainer"].get("evaluation", {})
-    protocol = to_dict(from_dict(EvaluatorConfig, recorded, where="trainer.evaluation"))
+    check_platform()
+    protocol = to_dict(recorded_trainer(Path(options.run_dir)).evaluation)
     names = ("num_tasks", "num_lanes", "num_episodes", "num_test_episodes")
     asked = {name: getattr(options, name) for name in names}
     protocol |= {name: value for name, value in asked.items() if value is not None}
@@ -183,7 +185,7 @@ def plot_command(args: list[str]) -> None:
     options = parse(PlotArgs, args, "adaptax plot")
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
-    from adaptax.experiment.plot import plot_adaptation, plot_learning
+    from adaptax.experiment.plot import check_picture, plot_adaptation, plot_learning
     from adaptax.experiment.plot_classes import has_classes, plot_classes
     from adaptax.experiment.provenance import differences_between
     from adaptax.experiment.run_dir import read_config
@@ -193,8 +195,9 @@ def plot_command(args: list[str]) -> None:
     learning, adaptation = folder / "learning.png", folder / "adaptation.png"
     if options.out is not None:
         learning = Path(options.out)
+        check_picture(learning)
         adaptation = learning.with_stem(f"{learning.stem}-adaptation")
-    runs = {run_dir: read_config(run_dir) for run_dir in run_dirs if run_dir.is_dir()}
+    runs = {run_dir: read_config(run_dir) for run_dir in run_dirs}
     for line in differences_between(runs):
         warnings.warn(f"these runs may not compare: {line}", stacklevel=2)
     plot_learning(run_dirs, learning)
@@ -213,8 +216,10 @@ def video_command(args: list[str]) -> None:
     from adaptax.experiment.gl_backend import choose_gl_backend
 
     choose_gl_backend()  # before anything imports MuJoCo
+    from adaptax.core.devices import check_platform
     from adaptax.experiment.video import VideoConfig, film
 
+    check_platform()
     run_dir = Path(options.run_dir)
     out = run_dir / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
@@ -225,8 +230,10 @@ def video_command(args: list[str]) -> None:
 def doctor_command(args: list[str]) -> None:
     """`adaptax doctor`."""
     options = parse(DoctorArgs, args, "adaptax doctor")
+    from adaptax.core.devices import check_platform
     from adaptax.experiment.doctor import examine
 
+    check_platform()
     about = examine()
     if options.json:
         print(json.dumps(about, indent=2))
@@ -251,6 +258,24 @@ COMPILING = ("train", "resume", "evaluate", "video")
 """Commands of which a second run need not compile again."""
 
 
+def _names() -> dict[str, list[dict[str, str]]]:
+    """Algorithms and suites, each with its summary."""
+    from adaptax.algorithms.registry import all_algorithms
+    from adaptax.envs.registry import all_suites
+
+    return {
+        "algorithms": [{"name": a.name, "summary": a.summary} for a in all_algorithms()],
+        "suites": [{"name": s.name, "summary": s.summary} for s in all_suites()],
+    }
+
+
+def _print_names() -> None:
+    for kind, entries in _names().items():
+        print(f"{kind}:")
+        for entry in entries:
+            print(f"  {entry['name']:<18} {entry['summary']}")
+
+
 def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
     """Train, whoever reads what is printed."""
     try:
@@ -265,7 +290,7 @@ def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
 
 def _set_up_process(num_cores: int | None) -> None:
     """What has to come before JAX computes anything."""
-    from adaptax.core.devices import make_every_core_a_device
+    from adaptax.core.devices import check_platform, make_every_core_a_device
 
     keep_freed_memory()
     if num_cores is not None:
@@ -273,6 +298,7 @@ def _set_up_process(num_cores: int | None) -> None:
 
         take_cores(num_cores)
     make_every_core_a_device()
+    check_platform()
 
 
 def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:

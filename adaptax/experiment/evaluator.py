@@ -84,6 +84,11 @@ class Evaluator:
 
     def evaluate(self, algorithm: Algorithm[Any, Any], state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""
+        check(
+            state is not None,
+            "there is no state to evaluate yet: train or load one first, with Trainer.run, .resume "
+            "or .load, or take algorithm.init(key)",
+        )
         sampler = self._sampler
         _warn_beyond_training(algorithm, self.num_episodes)
         sampler.restart()

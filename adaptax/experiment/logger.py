@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
-from adaptax.core.files import is_same_file, open_to_append, replacing
+from adaptax.core.files import is_same_file, open_to_append, parse_json, read_plain, replacing
 from adaptax.experiment.run_dir import writing
 
 PROGRESS = "progress.jsonl"
@@ -133,9 +132,12 @@ class RunLog:
         """Write a whole line or nothing."""
         file = self._file(name)
         end = file.seek(0, os.SEEK_END)
-        if file.write(line) != len(line):
+        try:
+            while line:  # only the write after a short one says why
+                line = line[file.write(line) :]
+        except OSError:
             file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise
 
     def _file(self, name: str) -> IO[bytes]:
         """The open file; a new one where it is not at its path any more."""
@@ -160,7 +162,7 @@ def row_of(path: Path, iteration: int) -> Row | None:
 
 def read_rows(path: Path) -> list[Row]:
     """The complete rows of a log file, none where it does not exist (yet)."""
-    return [row for _, row in _lines(path)] if path.is_file() else []
+    return [row for _, row in _lines(path)] if path.exists() else []
 
 
 class EventFile:
@@ -209,10 +211,13 @@ class EventFile:
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:
     """The complete lines of a file as bytes and as rows."""
-    *lines, _ = path.read_bytes().split(b"\n")
+    try:
+        *lines, _ = read_plain(path).split(b"\n")
+    except OSError as error:
+        raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise AdaptaxError(
                 f"{path}, line {number}: not a row of JSON: {line[:60]!r}"

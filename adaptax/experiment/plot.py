@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.core.files import replacing
+from adaptax.core.files import parse_json, read_plain, replacing
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 from adaptax.experiment.progress import episode_returns
@@ -119,13 +119,62 @@ def _load_run(directory: Path) -> Run:
     if not path.is_file():
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
     try:
-        config = json.loads(path.read_text())
+        config = parse_json(read_plain(path))
         settings = _flat({part: config[part] for part in ("algorithm", "suite")})
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
-    return Run(directory, name, settings, seed, read_rows(directory / EVALUATIONS))
+    evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
+    return Run(directory, name, settings, seed, evaluations)
+
+
+def checked_rows(path: Path, fits: Callable[[Row], bool]) -> list[Row]:
+    """The rows of a log; an AdaptaxError names the first that does not fit."""
+    rows = read_rows(path)
+    for row in rows:
+        if not fits(row):
+            raise AdaptaxError(f"{path}, iteration {row['iteration']}: not a row that a run writes")
+    return rows
+
+
+def is_figure(value: Any) -> bool:
+    """Whether a value of a row is a number that can be drawn, or none."""
+    whole = isinstance(value, int) and abs(value) < 2**63
+    return value is None or isinstance(value, float) or whole
+
+
+def _is_training(row: Row) -> bool:
+    """Whether a row of `progress.jsonl` has what curves are made of, in its types."""
+    figures = [value for name, value in row.items() if name.startswith("train/return")]
+    return row.get("num_steps") is not None and all(map(is_figure, [row["num_steps"], *figures]))
+
+
+def _is_evaluation(row: Row) -> bool:
+    """Whether a row of `evaluations.jsonl` has what curves are made of, in its types."""
+    episodes, steps, over = (row.get(name) for name in ("episodes", "num_steps", "interval_over"))
+    return (
+        steps is not None
+        and is_figure(steps)
+        and isinstance(over, str | None)
+        and isinstance(episodes, list)
+        and len(episodes) > 0
+        and all(isinstance(e, dict) and _is_episode(e) for e in episodes)
+    )
+
+
+def _is_episode(figures: dict[str, Any]) -> bool:
+    index = figures.get("index")
+    return index is not None and is_figure(index) and has_interval(figures, "return")
+
+
+def has_interval(figures: dict[str, Any], of: str) -> bool:
+    """Whether figures hold the mean of something, and the two ends of its interval or none."""
+    if not {f"{of}_mean", f"{of}_ci"} <= figures.keys():
+        return False
+    mean, interval = figures[f"{of}_mean"], figures[f"{of}_ci"]
+    pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_figure, interval))
+    return is_figure(mean) and (interval is None or pair)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -158,7 +207,7 @@ def _groups(runs: list[Run]) -> list[tuple[str, list[Run]]]:
 
 def _training_returns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Steps and returns, both [n], of the first and last training episode on a task, or of all."""
-    rows = read_rows(run.directory / PROGRESS)
+    rows = checked_rows(run.directory / PROGRESS, _is_training)
     pairs = [episode_returns(row) for row in rows]
     columns: dict[str, Sequence[float | None]]
     columns = {"all episodes": [row.get("train/return") for row in rows]}
@@ -281,16 +330,25 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     figure.set_figheight(4.5 + 0.17 * max(len(labels) / columns - 4, 0))  # inches
     font = {"fontsize": 8, "title_fontsize": 8}
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, title=what, **font)
-    out = Path(out)
-    allowed = figure.canvas.get_supported_filetypes()
-    if out.suffix.removeprefix(".") not in allowed:
-        raise AdaptaxError(f"cannot write a picture {out}: its name must end in .png, .pdf or .svg")
-    save_picture(figure, out)
+    save_picture(figure, Path(out))
     return figure
+
+
+def check_picture(out: Path) -> None:
+    """Raise an AdaptaxError unless a picture can have this name."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if out.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise AdaptaxError(f"cannot write a picture {out}: its name must end in .png, .pdf or .svg")
 
 
 def save_picture(figure: Figure, out: Path) -> None:
     """Write a picture whole or not at all; what was there goes, a link too."""
+    from matplotlib.text import Text
+
+    check_picture(out)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of ours and of others may have a $ in them
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:

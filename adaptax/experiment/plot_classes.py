@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.evaluation import tasks_in_words
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
-from adaptax.experiment.plot import COLOURS, SMOOTHING, save_picture
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row
+from adaptax.experiment.plot import (
+    COLOURS,
+    SMOOTHING,
+    checked_rows,
+    has_interval,
+    is_figure,
+    save_picture,
+)
 from adaptax.experiment.run_dir import refuse_links
 from adaptax.experiment.statistics import student_interval
 
@@ -59,16 +66,35 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
 
 def _last_with_classes(run_dir: Path) -> Row | None:
     refuse_links(run_dir)
-    rows = read_rows(run_dir / EVALUATIONS)
+    rows = checked_rows(run_dir / EVALUATIONS, _is_evaluation)
     return rows[-1] if rows and rows[-1].get("classes") else None
+
+
+def _is_evaluation(row: Row) -> bool:
+    """Whether what a row tells of classes, if anything, is in its types."""
+    classes = row.get("classes", {})
+    return isinstance(classes, dict) and all(map(_is_class, classes.values()))
+
+
+def _is_class(figures: Any) -> bool:
+    episodes = figures.get("episodes") if isinstance(figures, dict) else None
+    if not isinstance(episodes, list) or not episodes:
+        return False
+    last = figures.get("test", episodes[-1])
+    return isinstance(last, dict) and has_interval(last, "success")
+
+
+def _is_training(row: Row) -> bool:
+    return all(is_figure(value) for name, value in row.items() if name.startswith(PREFIX))
 
 
 def _training(run_dir: Path) -> dict[str, Bar]:
     """The bars of one run, without an interval: its goals are not told apart in the log."""
-    rows = read_rows(run_dir / PROGRESS)
+    rows = checked_rows(run_dir / PROGRESS, _is_training)
     rows = rows[-max(1, round(SMOOTHING * len(rows))) :]
     names = dict.fromkeys(name for row in rows for name in row if name.startswith(PREFIX))
-    means = {name: float(np.mean([r[name] for r in rows if name in r])) for name in names}
+    columns = {name: np.array([r[name] for r in rows if name in r], np.float64) for name in names}
+    means = {name: float(column.mean()) for name, column in columns.items()}
     return {name.removeprefix(PREFIX): (mean, mean, mean) for name, mean in means.items()}
 
 
@@ -87,7 +113,7 @@ def _joined(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
         return runs[0]
     bars = {}
     for name in runs[0]:
-        shares = np.array([run[name][0] for run in runs])
+        shares = np.array([run[name][0] for run in runs], np.float64)
         low, high = student_interval(shares) if len(runs) > 2 else (shares.min(), shares.max())
         bars[name] = (float(shares.mean()), float(low), float(high))
     return bars
@@ -95,7 +121,7 @@ def _joined(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
 
 def _draw(axes: Axes, bars: dict[str, Bar], title: str, colour: str) -> None:
     names = list(bars)[::-1]
-    mean, low, high = np.array([bars[name] for name in names]).reshape(-1, 3).T
+    mean, low, high = np.array([bars[name] for name in names], np.float64).reshape(-1, 3).T
     reach = np.clip(np.stack([mean - low, high - mean]), 0.0, None)
     axes.barh(names, mean, color=colour, xerr=reach, ecolor="#444444", height=0.7)
     axes.set_title(title, fontsize=9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,9 +13,17 @@ from typing import Any
 from adaptax.experiment.console import Forgiving, say
 from adaptax.experiment.logger import Row
 
+LONG = 5.0
+"""Seconds after which an iteration that is not done yet is said to be under way."""
+PULSE = 1.0
+"""Seconds from one look at that to the next."""
+
 
 class Progress:
     """How far a run is: a live line on a terminal, elsewhere a plain one every ten seconds.
+
+    An iteration that takes long is said to be under way meanwhile, by a thread that only reads the
+    clock.
 
     `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that
     to the first of them, at the pace of the last 20 rows, or 20 seconds if rows come faster.
@@ -27,29 +36,52 @@ class Progress:
         self._unprinted: str | None = None
         self._printed_at = -math.inf
         self._bar: Any = None
+        self._line = ""
+        self._lock = threading.Lock()
+        self._begun: tuple[int, float] | None = None
+        """The iteration under way, and when it began."""
+        self._told_at = -math.inf
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look_at_times, daemon=True)
 
     def __enter__(self) -> Progress:
-        if not self._quiet and sys.stdout is not None and sys.stdout.isatty():
+        if self._quiet:
+            return self
+        if sys.stdout is not None and sys.stdout.isatty():
             self._bar = _live_bar()
             self._bar.start()
             self._task = self._bar.add_task("", total=None, line="starting")
+        self._watch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._quiet:
+            return
+        self._ended.set()
+        self._watch.join()
         if self._bar is not None:
             self._bar.stop()
         elif self._unprinted is not None:
             say(self._unprinted, sys.stdout)
 
+    def begin(self, iteration: int) -> None:
+        """Take note that an iteration begins; it ends with its row."""
+        with self._lock:
+            self._begun = iteration, time.monotonic()
+
     def update(self, row: Row) -> None:
         """Show a row of training."""
-        if self._quiet:
-            return
+        if not self._quiet:
+            with self._lock:
+                self._begun = None
+                self._show(row)
+
+    def _show(self, row: Row) -> None:
         now = time.monotonic()
         if len(self._recent) > 1 and now - self._recent[-2][0] < 1.0:
             self._recent.pop()
         self._recent.append((now, row))
-        line = " | ".join(self._parts(row))
+        self._line = line = " | ".join(self._parts(row))
         if self._bar is not None:
             done = self._fraction(row)
             total = None if done is None else 1.0
@@ -59,6 +91,25 @@ class Progress:
         if now - self._printed_at >= 10.0:
             say(line, sys.stdout)
             self._unprinted, self._printed_at = None, now
+
+    def _look_at_times(self) -> None:
+        while not self._ended.wait(PULSE):
+            with self._lock:
+                self._tell_if_long()
+
+    def _tell_if_long(self) -> None:
+        """Say for how long the present iteration has been under way, if that is long."""
+        if self._begun is None:
+            return
+        (iteration, began), now = self._begun, time.monotonic()
+        if now - began < LONG:
+            return
+        line = f"iteration {iteration} under way for {now - began:.0f} s"
+        if self._bar is not None:
+            self._bar.update(self._task, line=f"{self._line} | {line}" if self._line else line)
+        elif now - max(self._printed_at, self._told_at) >= 10.0:
+            say(line, sys.stdout)
+            self._told_at = now
 
     def _fraction(self, row: Row) -> float | None:
         """How much of the nearest limit is used up; None without limits."""
@@ -95,9 +146,8 @@ class Progress:
 def episode_returns(row: Row) -> tuple[float | None, float | None]:
     """The training return of the first and of the last episode on a task, if there are several."""
     prefix = "train/return/episode_"
-    last = max(
-        (int(name.removeprefix(prefix)) for name in row if name.startswith(prefix)), default=1
-    )
+    numbers = (name.removeprefix(prefix) for name in row if name.startswith(prefix))
+    last = max((int(number) for number in numbers if number.isdecimal()), default=1)
     return (row.get(f"{prefix}1"), row[f"{prefix}{last}"]) if last > 1 else (None, None)
 
 

@@ -114,11 +114,11 @@ def _columns(part: str, runs: dict[Path, dict[str, Any]]) -> dict[str, dict[Path
     }
 
 
-def _first_of_each(items: Iterable[tuple[Path, Any]]) -> dict[Any, Path]:
-    """The values that there are, and for each a run that has it."""
-    found: dict[Any, Path] = {}
+def _first_of_each(items: Iterable[tuple[Path, Any]]) -> dict[str, Path]:
+    """The values that there are, as text, and for each a run that has it."""
+    found: dict[str, Path] = {}
     for directory, value in items:
-        found.setdefault(value, directory)
+        found.setdefault(str(value), directory)
     return found
 
 

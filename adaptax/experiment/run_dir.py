@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
-from adaptax.core.files import is_same_file, replacing
+from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 
 LOCK = "lock"
 """The file that a run holds locked; it tells who does. The lock ends with the process, however
@@ -38,9 +38,11 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     refuse_links(run_dir)
     path = run_dir / CONFIG
     try:
-        recorded = json.loads(path.read_text())
-    except OSError:
+        recorded = parse_json(read_plain(path))
+    except (FileNotFoundError, NotADirectoryError):
         raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
+    except OSError as error:
+        raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
         raise AdaptaxError(f"{path} is not JSON: {error}") from None
     names = ("algorithm", "suite", "trainer")
@@ -49,13 +51,16 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     for name in ("algorithm", "suite"):
         if not isinstance(recorded[name].get("name"), str):
             raise AdaptaxError(f"{path} is not the config of a run: its {name} has no name")
+    for name in ("versions", "protocol"):
+        if not isinstance(recorded.get(name, {}), dict):
+            raise AdaptaxError(f"{path} is not the config of a run: its {name} is no object")
     return recorded
 
 
 def recorded_config(run_dir: Path) -> dict[str, Any]:
     """What `config.json` holds, whatever that is; nothing where it cannot be read."""
     try:
-        recorded = json.loads((run_dir / CONFIG).read_text())
+        recorded = parse_json(read_plain(run_dir / CONFIG))
     except (OSError, ValueError):
         return {}
     return recorded if isinstance(recorded, dict) else {}
@@ -172,9 +177,10 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
 
     Whether there is such a run.
     """
-    if run_dir.exists() and not run_dir.is_dir():
+    is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
+    if not is_dir and os.path.exists(run_dir):
         raise AdaptaxError(f"{run_dir} is a file, not a run directory")
-    if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} <= {LOCK, UNFINISHED}:
+    if not is_dir or {path.name for path in run_dir.iterdir()} <= {LOCK, UNFINISHED}:
         return False
     try:
         read_config(run_dir)
@@ -245,7 +251,7 @@ def writing(path: Path) -> Iterator[None]:
 def _is_others(run_dir: Path, run: str | None) -> bool:
     """Whether a directory holds a config that is not that of `run`."""
     try:
-        recorded = json.loads((run_dir / CONFIG).read_text())
+        recorded = parse_json(read_plain(run_dir / CONFIG))
     except FileNotFoundError:
         return False
     except (OSError, ValueError):

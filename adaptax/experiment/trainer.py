@@ -130,6 +130,7 @@ class Trainer:
         for iteration, tree in self._snapshots.newest():
             template = self.algorithm.init(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
+                _check_counters(iteration, tree)
                 self.state = unflatten(template, tree.get("state", {}))
                 self._sampler.restore(tree["sampler"])
                 self.iteration, self._seconds = iteration, float(tree["seconds"])
@@ -226,6 +227,7 @@ class Trainer:
             if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
+                progress.begin(self.iteration + 1)
                 row = self._one_iteration()
                 self._replace_old_run()
                 log.log(row)
@@ -368,6 +370,13 @@ class Trainer:
         kept = self._snapshots.iterations()
         where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
         return f"`adaptax resume {self.run_dir}` goes on from {where}"
+
+
+def _check_counters(iteration: int, tree: PyTree) -> None:
+    """Raise a ValueError where what was counted cannot have been."""
+    counted = [iteration, tree["seconds"], *np.ravel(tree["sampler"]["counters"]).tolist()]
+    if not all(0 <= number <= 2**53 for number in counted):  # a NaN is not either
+        raise ValueError(f"its counters {counted} are not all from 0 to 2^53")
 
 
 def _number(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adaptax.core.config import check_finite_numbers, check_positive
+from adaptax.core.config import check_numbers, check_positive
 from adaptax.core.errors import check
 from adaptax.experiment.evaluator import EvaluatorConfig
 
@@ -45,7 +45,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
         check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores")
-        check_finite_numbers(self, "trainer")
+        check_numbers(self, "trainer", of_any_size=("num_iterations", "num_steps"))
         check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
 
     def limits(self) -> dict[str, float]:

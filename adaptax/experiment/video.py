@@ -24,6 +24,8 @@ CAMERAS = {"corner2": 2, "track": 0}
 pictures upright; where neither is, MuJoCo's free camera."""
 FRAME_MILLISECONDS = 50
 SUFFIXES = (".gif", ".webp")
+MAX_SIZE = 1024
+"""Pixels: all pictures of an episode are in memory at once, and not every OpenGL draws 10 000."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,13 @@ class VideoConfig:
     stride: int = 4
     """Steps from one picture to the next."""
     size: int = 240
-    """Pixels of each picture's sides."""
+    """Pixels of each picture's sides, at most 1024."""
     deterministic: bool = False
     """Act by the mode of the policy."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_episodes", "stride", "size")
+        check(self.size <= MAX_SIZE, f"size must be at most {MAX_SIZE} pixels, not {self.size}")
         check(self.task >= 0, f"task must not be negative, but is {self.task}")
 
 
@@ -186,7 +189,9 @@ class FilmedPool:
 
         model, data = self._pool.simulation(0)
         if id(model) not in self._renderers:
-            self._renderers[id(model)] = mujoco.Renderer(model, *2 * (self._config.size,))
+            size, buffer = self._config.size, model.vis.global_
+            buffer.offwidth, buffer.offheight = size, size  # the model's own may be smaller
+            self._renderers[id(model)] = mujoco.Renderer(model, size, size)
         renderer = self._renderers[id(model)]
         named = [name for name in CAMERAS if name in _cameras(model)]
         renderer.update_scene(data, camera=named[0] if named else -1)

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toys import point_suite
 
 from adaptax.algorithms.base import Algorithm, check_finite
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.experiment.build import make_algorithm
 
 SPEC = EnvSpec(2, Continuous(1), horizon=3)
 
@@ -94,6 +96,24 @@ def test_an_iteration_whose_figures_are_not_finite_is_one_clear_error():
 def test_an_update_that_cannot_be_compiled_runs_as_it_stands():
     state, metrics = ByHand(Settings(), SPEC).iteration(jnp.ones(()), iter([jnp.array(2.0)]))
     assert (float(state), metrics) == (3.0, {"sum": 1.0})
+
+
+@pytest.mark.parametrize("base", [Plain, ByHand])
+@pytest.mark.parametrize(
+    ("value", "what"), [("good", "a str"), ({"a": 1}, "a dict"), (np.zeros(3), r"of shape \(3,\)")]
+)
+def test_a_metric_that_is_no_number_is_named(base, value, what):
+    class Telling(base):
+        def update(self, state, data):
+            return state, {"sum": 1.0, "none": None, "note": value}
+
+    with pytest.raises(ConfigError, match=f"'note' of an update must be a number, but is {what}"):
+        Telling(Settings(), SPEC).iteration(jnp.zeros(()), iter([jnp.array(2.0)]))
+
+
+def test_a_suite_in_place_of_its_spec_is_refused():
+    with pytest.raises(ConfigError, match=r"takes a suite's spec, suite\.spec, not a Suite"):
+        make_algorithm("ppo", point_suite())
 
 
 def test_equal_algorithms_share_what_is_compiled_and_others_do_not():

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from adaptax.core.compilation import keep_compiled_programs
+from adaptax.core.compilation import drop_unfinished, keep_compiled_programs
 
 PROGRAM = """
 import sys
@@ -49,6 +49,27 @@ def test_the_second_interpreter_reads_what_the_first_compiled(tmp_path):
     (kept,) = (tmp_path / "adaptax").iterdir()
     assert any(kept.glob("*slow_to_compile*"))
     assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_a_program_whose_writing_was_cut_short_is_compiled_once_more(tmp_path):
+    interpreter(tmp_path)
+    (kept,) = (tmp_path / "adaptax").iterdir()
+    (program,) = kept.glob("*slow_to_compile*-cache")
+    program.write_bytes(b"")
+    assert interpreter(tmp_path)[1] == "False"  # without a warning
+    assert program.stat().st_size > 0
+
+
+def test_only_programs_whose_writing_was_cut_short_are_removed(tmp_path):
+    for name, content in {"whole": b"x", "empty": b"", "alone": b"x"}.items():
+        (tmp_path / f"{name}-cache").write_bytes(content)
+        (tmp_path / f"{name}-atime").touch()
+    (tmp_path / "alone-atime").unlink()
+    (tmp_path / ".lockfile").touch()
+    drop_unfinished(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"whole-cache", "whole-atime", "empty-atime", ".lockfile"}
+    drop_unfinished(tmp_path / "absent")
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import shutil
 import sys
 import warnings
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +105,15 @@ def test_nothing_in_a_snapshot_is_a_pickle(snapshots):
             pickle.loads(path.read_bytes())
 
 
+def sign(snapshots, iteration: int, /, **changes):
+    """Make what is said of a snapshot fit its files, as a forger would."""
+    directory = snapshots.directory / f"iteration-{iteration:08d}"
+    about = {"iteration": iteration, "score": None, "owner": {}, "files": _digests(directory)}
+    about |= changes
+    about["digest"] = _digest(about)
+    directory.with_suffix(".json").write_text(json.dumps(about))
+
+
 class Hostile:
     """Makes a file where it is unpickled."""
 
@@ -123,10 +134,7 @@ def test_a_hostile_snapshot_runs_nothing_and_the_one_before_it_is_used(
     payload = pickle.dumps(Hostile(tmp_path / "mark"), protocol)
     for path in files(snapshots, 6):
         path.write_bytes(payload)
-    directory = snapshots.directory / "iteration-00000006"
-    about = {"iteration": 6, "score": None, "owner": {}, "files": _digests(directory)}
-    about["digest"] = _digest(about)
-    directory.with_suffix(".json").write_text(json.dumps(about))
+    sign(snapshots, 6)
     (iteration, _), warned = newest(snapshots)
     assert iteration == 3
     assert "iteration-00000006 cannot be read" in warned[0]
@@ -313,3 +321,74 @@ def test_what_is_said_of_a_snapshot_is_under_the_digest(snapshots, field):
     for iteration in (5, 6, 7):
         snapshots.save(iteration, {"x": iteration}, 0.0)
     assert snapshots.iterations() == [4, 5, 6, 7]
+
+
+def header(shape) -> bytes:
+    """The beginning of a file of an array, and nothing of it."""
+    stream = io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, about)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "compression"),
+    [
+        (header((2**40,)), zipfile.ZIP_STORED),
+        (header((2**20,)) + bytes(2**22), zipfile.ZIP_DEFLATED),
+    ],
+)
+def test_arrays_larger_than_their_file_are_refused_unread(
+    snapshots, monkeypatch, content, compression
+):
+    snapshots.save(3, {"x": np.arange(3)})
+    with zipfile.ZipFile(files(snapshots, 3)[0], "w", compression) as arrays:
+        arrays.writestr("arr_0.npy", content)
+    sign(snapshots, 3)
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(SnapshotError, match="cannot be read: ValueError: its arrays are to take"):
+        snapshots.load(3)
+
+
+def test_an_array_named_many_times_is_read_once(snapshots):
+    snapshots.save(3, {"x": np.arange(3)})
+    tree = files(snapshots, 3)[1]
+    tree.write_text(json.dumps([json.loads(tree.read_text())["x"]] * 1000))
+    sign(snapshots, 3)
+    assert len({id(x) for x in snapshots.load(3)}) == 1
+
+
+def test_a_tree_nested_too_deeply_is_refused(snapshots):
+    snapshots.save(3, {"x": 1})
+    files(snapshots, 3)[1].write_text("[" * 100_000)
+    sign(snapshots, 3)
+    with pytest.raises(SnapshotError, match="cannot be read: ValueError: nested too deeply"):
+        snapshots.load(3)
+
+
+@pytest.mark.parametrize("name", ["tree.json", "arrays.npz", ".json"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_read(snapshots, name, make):
+    snapshots.save(3, {"x": np.arange(3)})
+    directory = snapshots.directory / "iteration-00000003"
+    path = directory.with_suffix(name) if name == ".json" else directory / name
+    path.unlink()
+    make(path)
+    with pytest.raises(SnapshotError, match="iteration-00000003 is damaged or incomplete"):
+        snapshots.load(3)
+
+
+@pytest.mark.parametrize("change", [{"score": "9"}, {"iteration": "3"}, {"owner": None}])
+def test_what_is_said_in_another_type_is_refused(snapshots, change):
+    snapshots.save(3, {"x": 3})
+    sign(snapshots, 3, **change)
+    with pytest.raises(SnapshotError, match="iteration-00000003 is damaged or incomplete"):
+        snapshots.load(3)
+    snapshots.save(4, {"x": 4}, 1.0)
+    assert snapshots.iterations() == [3, 4]
+
+
+def test_a_name_with_another_number_is_passed_over(snapshots):
+    snapshots.save(3, {"x": 3})
+    (snapshots.directory / "iteration-²³.json").touch()
+    assert snapshots.iterations() == [3]

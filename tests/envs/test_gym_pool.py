@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, Discrete
 from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.pools.pool import SlotFault, SlotNotFinite
 from adaptax.envs.suites.gym import GymConfig, gym_id_suite, gym_spec, gym_suite
 from adaptax.envs.task import Task
 
@@ -207,10 +209,62 @@ def test_an_exception_in_the_environment_names_slot_step_and_task():
         pool.step(np.array([1]), idle(1))
 
 
-def test_a_nan_reward_names_slot_step_and_task():
-    pool = started(2, 9, {"nan_at": 1})
-    with pytest.raises(EnvironmentFault, match=r"slot 0, step 0, task 'plain': .*not finite"):
+@pytest.mark.filterwarnings("error")  # of an overflow: the fault says it all
+@pytest.mark.parametrize("event", ["nan_at", "huge_at"])
+def test_a_reward_that_float32_cannot_hold_names_slot_step_and_task(event):
+    pool = started(2, 9, {event: 1})
+    with pytest.raises(SlotNotFinite, match=r"slot 0, step 0, task 'plain': the reward is not fin"):
         pool.step(np.arange(2), idle(2))
+
+
+class Answering(Counting):
+    """Answers a step with what it is told to."""
+
+    def __init__(self, **answer):
+        self.answer = answer
+
+    def step(self, action):
+        if "exit" in self.answer:
+            sys.exit(self.answer["exit"])
+        usual = {"obs": np.zeros(1), "reward": 0, "terminated": 0, "truncated": 0, "info": {}}
+        return tuple((usual | self.answer).values())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"obs": np.array([-1e39])}, "the observation is not finite as float32"),
+        ({"obs": np.array([1j])}, r"the observation array\(\[.*\]\) is not made of real numbers"),
+        ({"reward": "1.0"}, "the reward '1.0' is not made of real numbers"),
+        ({"reward": np.zeros(2)}, "size 1"),
+        ({"terminated": np.zeros(2, bool)}, r"terminated is array\(.*\), not True or False"),
+        ({"truncated": "False"}, "truncated is 'False', not True or False"),
+        ({"info": {"success": "no"}}, "success is 'no', not True or False"),
+        ({"exit": 3}, "SystemExit: 3"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_the_slots_fault(answer, message):
+    pool = started(2, 9)
+    pool._envs[1] = Answering(**answer)
+    reset_all(pool)
+    with pytest.raises(SlotFault, match=f"^slot 1, step 0, task 'plain': .*{message}") as fault:
+        pool.step(np.arange(2), idle(2))
+    assert "\n" not in str(fault.value)
+
+
+def test_an_environment_that_fails_to_close_hides_nothing():
+    class Stuck(Counting):
+        def close(self):
+            raise RuntimeError("still in use")
+
+    with pytest.warns(UserWarning, match="failed to close: RuntimeError: still in use"):
+        pool = started(2, 9, make_env=Stuck)
+    with pytest.warns(UserWarning, match="failed to close"):
+        pool.close()
+    assert not pool.save()["running"].any()
+    with pytest.warns(UserWarning), pytest.raises(EnvironmentFault, match="motor on fire"):
+        gym_suite("stuck", Stuck, train=[{"raise_at": 1}], horizon=9)
 
 
 def test_an_observation_that_does_not_fit_its_space_is_a_fault():

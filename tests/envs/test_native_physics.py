@@ -228,6 +228,16 @@ def test_the_host_can_be_asked_for():
     assert done.stdout.strip().startswith("host | ")
 
 
+def test_beside_an_accelerator_the_host_steps(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setenv("ADAPTAX_PHYSICS", "")
+    native.problem.cache_clear()
+    try:
+        assert native.problem() == "JAX computes on gpu here"
+    finally:
+        native.problem.cache_clear()
+
+
 @needs_native
 def test_two_copies_of_an_env_do_not_share_their_simulations():
     first, second = MujocoEnv(slider()), MujocoEnv(slider())

@@ -52,6 +52,15 @@ def test_an_empty_list_is_refused():
         TaskList("none", [])
 
 
+@pytest.mark.parametrize(
+    "make", [lambda tasks: TaskList("t", tasks), lambda tasks: ClassTasks("t", {"a": tasks})]
+)
+def test_a_task_that_is_no_dict_is_told_how_to_be_one(make):
+    with pytest.raises(ConfigError, match=r"7 is no dict of parameters; write {'value': 7}"):
+        make([7, 8, 9])
+    assert [task.params["value"] for task in make([{"value": 7}, {"value": 8}]).tasks] == [7, 8]
+
+
 def classes_of(tasks):
     return [task.class_name for task in tasks]
 

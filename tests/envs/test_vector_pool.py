@@ -238,9 +238,11 @@ def counting_pool(params: dict, num_slots: int = 2) -> VectorPool:
     return pool
 
 
-def test_a_nan_names_slot_step_and_task():
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("event", ["nan_at", "huge_at"])
+def test_a_reward_that_float32_cannot_hold_names_slot_step_and_task(event):
     with pytest.raises(EnvironmentFault, match=r"slot 1, step 0, task 't1': .*not finite"):
-        act(counting_pool({"nan_at": 1}), [0, 1])
+        act(counting_pool({event: 1}), [0, 1])
 
 
 def test_an_exception_is_one_line_with_its_cause():

@@ -230,7 +230,7 @@ def test_load_gives_what_was_trained_without_its_suite(suite, registered, tmp_pa
     assert float(agent.state["shift"]) == pytest.approx(3.1)
     own = Agent(algorithm, trainer.state, Valve())
     same(*(loop(a, Valve(), jax.random.key(0), 3) for a in (agent, own)))
-    sure = adaptax.load(tmp_path / "run", deterministic=True)
+    sure = adaptax.load(str(tmp_path / "run"), deterministic=True)
     action, _ = sure.act(sure.begin(jax.random.key(0)), np.zeros(5))
     assert action == pytest.approx(1.2)
 

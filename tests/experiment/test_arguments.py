@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import pytest
 
+from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
-from adaptax.experiment.arguments import full_flag, parse
+from adaptax.experiment.arguments import ELSEWHERE, ResumeArgs, full_flag, nearest_flag, parse
+from adaptax.experiment.trainer_config import TrainerConfig
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,45 @@ def test_the_trainers_flags_go_without_their_room():
     assert full_flag("--seed=3", {"seed"}) == "--trainer.seed=3"
     assert full_flag("--no-seed", {"seed"}) == "--trainer.no-seed"
     assert full_flag("--algorithm.seed", {"seed"}) == "--algorithm.seed"
+
+
+FLAGS = [
+    *("--num-steps", "--num-iterations", "--quiet", "--no-quiet", "--evaluation.num-tasks"),
+    *("--algorithm.num-steps", "--algorithm.lr", "--algorithm.num-tasks", "--algorithm.clip-range"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--total-timesteps", "--num-steps"),
+        ("--total_timesteps", "--num-steps"),
+        ("--learning-rate", "--algorithm.lr"),
+        ("--algorithm.learning-rate", "--algorithm.lr"),
+        ("--algorithm.eps-clip", "--algorithm.clip-range"),
+        ("--n-steps", "--algorithm.num-steps"),
+        ("--lr", "--algorithm.lr"),
+        ("--trainer.lr", "--algorithm.lr"),
+        ("--num-step", "--num-steps"),
+        ("--algorithm.num-step", "--algorithm.num-steps"),
+        ("--evaluation.num-task", "--evaluation.num-tasks"),
+        ("--no-quite", "--no-quiet"),
+        ("--gamma", None),  # what it means is not among these
+        ("--colour", None),
+    ],
+)
+def test_a_wrong_flag_is_led_to_the_one_that_is_meant(given, meant):
+    assert nearest_flag(given, FLAGS) == meant
+
+
+def test_names_of_other_toolkits_lead_to_flags_that_exist():
+    rooms = [("--", TrainerConfig)]
+    rooms += [("--algorithm.", entry.load()[1]) for entry in ALGORITHMS.values()]
+    known = {room + f.name.replace("_", "-") for room, config in rooms for f in fields(config)}
+    assert set(ELSEWHERE.values()) <= known
+
+
+def test_words_without_a_flag_are_not_suggested():
+    with pytest.raises(ConfigError) as refused:
+        parse(ResumeArgs, ["run", "--run-dri", "x"], "adaptax resume")
+    assert "did you mean" not in str(refused.value)

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from adaptax.experiment import cli
+import adaptax
+from adaptax.core import files
+from adaptax.experiment import cli, gl_backend
 from adaptax.experiment.logger import read_rows
 
 TRAIN = ["train", "nop", "point-goal"]
+TOO_LONG = 300 * "a"
 REINFORCE = ["train", "reinforce", "point-goal"]
+HUGE = str(2**31)
 
 
 class OneStep(gymnasium.Env):
@@ -97,18 +104,22 @@ def refused(args: list[str], capsys) -> str:
     ("args", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
-        (["--version"], "unknown command '--version'"),
         (["train"], "train takes an algorithm and a suite, then flags"),
         (["train", "nop"], "train takes an algorithm and a suite, then flags"),
         (["train", "nop", "--seed", "3", "point-goal"], "train takes an algorithm and a suite"),
         (["train", "reinforec", "point-goal"], "algorithm 'reinforec'; did you mean 'reinforce'?"),
+        (["train", "PPO", "point-goal"], "unknown algorithm 'PPO'; did you mean 'ppo'?"),
+        (["train", "nop", "HalfCheetah-v5"], "mean 'gym:HalfCheetah-v5' or 'half-cheetah'?"),
+        (["train", "nop", "Acrobot-v1"], "did you mean 'gym:Acrobot-v1'?"),
         (["train", "nop", "point-gaol"], "unknown suite 'point-gaol'; did you mean 'point-goal'?"),
         ([*TRAIN, "extra"], "Unrecognized options: extra"),
-        ([*TRAIN, "--num-iteration", "3"], "did you mean --trainer.num-iterations?"),
-        ([*TRAIN, "--evaluation.num-task", "3"], "mean --trainer.evaluation.num-tasks?"),
+        ([*TRAIN, "--num-iteration", "3"], "did you mean --num-iterations?"),
+        ([*TRAIN, "--evaluation.num-task", "3"], "mean --evaluation.num-tasks?"),
         ([*TRAIN, "--algorithm.nmu-lanes", "3"], "did you mean --algorithm.num-lanes?"),
         ([*TRAIN, "--suite.horizn", "3"], "did you mean --suite.horizon?"),
         ([*REINFORCE, "--lr", "3"], "did you mean --algorithm.lr?"),
+        ([*REINFORCE, "--total-timesteps", "3"], "did you mean --num-steps?"),
+        ([*REINFORCE, "--learning_rate", "3"], "did you mean --algorithm.lr?"),
         (["list", "--jsn"], "did you mean --json?"),
         (["list", "all"], "Unrecognized options: all"),
         (["doctor", "--fast"], "Unrecognized options: --fast"),
@@ -149,6 +160,11 @@ def test_a_wrong_name_is_refused(inside, capsys, args, message):
         ([*REINFORCE, "--algorithm.discount", "1.5"], "discount must lie in [0, 1], not 1.5;"),
         ([*REINFORCE, "--algorithm.hidden-sizes", "a"], "--algorithm.hidden-sizes: "),
         ([*REINFORCE, "--algorithm.hidden-sizes", "8", "0"], "hidden_sizes must be greater than 0"),
+        ([*TRAIN, "--algorithm.num-lanes", HUGE], "algorithm.num_lanes must be less than 2^31"),
+        ([*TRAIN, "--suite.horizon", HUGE], "suite.horizon must be less than 2^31, not 2147483648"),
+        ([*TRAIN, "--evaluation.num-lanes", HUGE], "trainer.evaluation.num_lanes must be less th"),
+        ([*TRAIN, "--snapshot-interval", HUGE], "trainer.snapshot_interval must be less than 2^"),
+        ([*REINFORCE, "--algorithm.hidden-sizes", HUGE], "algorithm.hidden_sizes must be less th"),
         (["resume", "run", "--num-iterations", "0"], "num_iterations must be greater than 0"),
         (["evaluate", "run", "--num-tasks", "51"], "num_tasks 51 is more than the 50 held-out"),
         (["evaluate", "run", "--num-tasks", "-1"], "num_tasks must be greater than 0, not -1"),
@@ -172,11 +188,28 @@ def test_a_wrong_value_is_refused(inside, capsys, args, message):
         (["resume", "bare"], "bare has no snapshot that can be read"),
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["evaluate", "bare"], "bare has no snapshot that can be read"),
-        (["plot", "nowhere"], "nowhere is not a run directory"),
+        (["plot", "nowhere"], "nowhere holds no run"),
+        ([*TRAIN, "--run-dir", TOO_LONG], "File name too long"),
+        (["resume", TOO_LONG], "File name too long"),
+        (["plot", TOO_LONG], "File name too long"),
+        (["plot", "run", "--out", f"{TOO_LONG}.png"], "File name too long"),
+        (["plot", "run", "--out", "file/a.png"], "cannot write file/a.png: "),
+        (["plot", "run", "--out", "/dev/null/a.png"], "cannot write /dev/null/a.png: "),
+        (["plot", "run", "--out", "."], "its name must end in .png, .pdf or .svg"),
+        (["plot", "run", "--out", ""], "its name must end in .png, .pdf or .svg"),
     ],
 )
 def test_a_wrong_directory_is_refused(inside, capsys, args, message):
     assert message in refused(args, capsys)
+
+
+def test_pictures_of_a_run_on_a_disk_that_is_only_read_are_refused(inside, capsys, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(files, "open_new", refuse)
+    message = refused(["plot", "run"], capsys)
+    assert message == "cannot write run/learning.png: Read-only file system"
 
 
 @pytest.mark.parametrize(
@@ -188,6 +221,7 @@ def test_a_wrong_directory_is_refused(inside, capsys, args, message):
         ("Endless-v0", "has no time limit: give a horizon"),
         ("CartPol-v1", "unknown Gymnasium environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("", "unknown Gymnasium environment ''"),
+        ("GymV21Environment-v0", "GymV21Environment-v0: To use the gym compatibility"),
     ],
 )
 def test_an_environment_that_cannot_be_served_is_refused(inside, capsys, env_id, message):
@@ -207,17 +241,35 @@ def test_an_environment_that_cannot_be_served_is_refused(inside, capsys, env_id,
         ("suite", {"horizon": 0}, "horizon must be greater than 0, not 0"),
         ("trainer", {"sed": 3}, "unknown setting 'trainer.sed'; did you mean 'trainer.seed'?"),
         ("trainer", {"evaluation": 3}, "trainer.evaluation: expected an object, not 3"),
+        ("trainer", {"num_cores": "x"}, "config.json: trainer.num_cores: expected int, not 'x'"),
     ],
 )
 @pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_a_changed_config_is_refused(inside, capsys, command, room, change, message):
+    err = refused_with(capsys, command, lambda c: {**c, room: c[room] | change})
+    assert message in err
+
+
+@pytest.mark.parametrize("value", [3, None, "x", [1]])
+@pytest.mark.parametrize("room", ["versions", "protocol"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "plot"])
+def test_a_part_of_a_config_of_another_type_is_refused(inside, capsys, command, room, value):
+    assert f"its {room} is no object" in refused_with(capsys, command, lambda c: {**c, room: value})
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_a_config_that_lacks_a_setting_is_refused(inside, capsys, command):
+    err = refused_with(capsys, command, lambda c: {**c, "trainer": {}})
+    assert err == "bare/config.json: trainer: run_dir is missing"
+
+
+def refused_with(capsys, command: str, change: Callable) -> str:
+    """The line that refuses a command on a run whose config has changed."""
     config = Path("bare/config.json")
     text = config.read_text()
-    recorded = json.loads(text)
-    recorded[room] |= change
-    config.write_text(json.dumps(recorded))
+    config.write_text(json.dumps(change(json.loads(text))))
     try:
-        assert message in refused([command, "bare"], capsys)
+        return refused([command, "bare"], capsys)
     finally:
         config.write_text(text)
 
@@ -317,6 +369,7 @@ def test_resume_warns_of_what_has_changed(inside, tmp_path, capsys, change, mess
         ({"device": "gpu (H200)"}, "device is cpu in "),
         ({"versions": {"mujoco": "3.2.0"}}, "versions.mujoco is 3.3.0 in "),
         ({"protocol": {"num_tasks": 50}}, "protocol.num_tasks is 3 in "),
+        ({"protocol": {"num_tasks": [50]}}, "protocol.num_tasks is 3 in run, [50] in "),
     ],
 )
 def test_plot_warns_of_runs_that_do_not_compare(inside, tmp_path, capsys, change, message):
@@ -367,6 +420,20 @@ def test_every_command_has_help(capsys, command):
         cli.main([command, "--help"])
     assert stop.value.code == 0
     assert f"adaptax {command}" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"adaptax {adaptax.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ppo", "-h"]])
+def test_help_of_train_lists_algorithms_and_suites(capsys, words):
+    cli.main(["train", *words])
+    out = capsys.readouterr().out
+    assert out.startswith("usage: adaptax train ALGORITHM SUITE")
+    assert "rl2-ppo" in out
+    assert "half-cheetah-vel" in out
 
 
 def test_help_of_train_has_every_setting(capsys):
@@ -447,6 +514,34 @@ def test_an_error_is_one_line_whatever_the_encoding(inside, encoding):
         "adaptax: Unrecognized options: --num-lanes, 3; did you mean --algorithm.num-lanes?; "
         "see adaptax train nop point-goal --help\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["train", "cma-es", "bandit"], AssertionError(), "there is no such platform"),
+        (["resume", "run"], RuntimeError("no driver,\nno card"), "no driver, no card"),
+        (["evaluate", "run"], RuntimeError("no driver"), "no driver"),
+        (["video", "run"], RuntimeError("no driver"), "no driver"),
+        (["doctor"], RuntimeError("no driver"), "no driver"),
+    ],
+)
+def test_a_platform_that_is_not_there_is_refused(inside, capsys, monkeypatch, words, error, said):
+    def refuse():
+        raise error
+
+    monkeypatch.setattr(gl_backend, "choose_gl_backend", lambda: None)
+    monkeypatch.setattr(jax, "local_devices", refuse)
+    message = refused(words, capsys)
+    assert f": {said}; install JAX for it" in message
+    assert message.endswith("JAX_PLATFORMS=cpu")
+
+
+def test_the_platform_that_is_not_there_is_named(inside):
+    done = interpreter("train", "ppo", "cartpole", JAX_PLATFORMS="abacus")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("adaptax: JAX cannot compute on 'abacus': ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_closed_pipe_is_no_error(inside):

@@ -121,6 +121,12 @@ def test_the_tasks_are_the_first_of_the_held_out_ones():
     assert names == [f"cliff-test-{i}" for i in range(NUM_TASKS)]
 
 
+def test_without_a_state_there_is_nothing_to_evaluate():
+    suite = cliff_suite()
+    with pytest.raises(ConfigError, match=r"no state to evaluate yet: .* Trainer\.run, \.resume"):
+        Evaluator(CONFIG, suite, 0).evaluate(nop(suite), None)
+
+
 def test_the_same_state_gets_the_same_result_again():
     suite = cliff_suite()
     evaluator = Evaluator(CONFIG, suite, 0)

@@ -1,6 +1,8 @@
 import json
 import math
+import os
 import sys
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -104,13 +106,23 @@ def test_truncate_of_a_run_without_logs_does_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b'{"num_steps": 1}\n'])
+DEEP = b"[" * 100_000 + b"\n"
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b'{"num_steps": 1}\n', DEEP])
 def test_a_damaged_line_is_named(tmp_path, line):
     write(tmp_path, [1])
     path = tmp_path / "progress.jsonl"
     path.write_bytes(path.read_bytes() + line)
     with pytest.raises(AdaptaxError, match=r"progress\.jsonl, line 2: "):
         read_rows(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_log_that_is_no_file_is_named(tmp_path, make):
+    make(tmp_path / "progress.jsonl")
+    with pytest.raises(AdaptaxError, match=r"cannot read .*progress\.jsonl: not a regular file"):
+        read_rows(tmp_path / "progress.jsonl")
 
 
 def events(directory):
@@ -214,6 +226,63 @@ def test_on_a_terminal_a_live_bar_shows_the_last_row(clock, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "120")
     output = "\n".join(shown(clock, capsys, [20.0] * 3, iteration=3))
     assert "iteration 3/3 | 3,000 steps | 50 steps/s" in output
+
+
+def told_meanwhile(clock, capsys, monkeypatch, pauses, *, quiet=False):
+    """What is printed between row 1 and row 2, `pauses` seconds after one another, and after it."""
+    looks, tell = threading.Semaphore(0), Progress._tell_if_long
+
+    def look(self):
+        tell(self)
+        looks.release()
+
+    def await_a_whole_look():
+        while looks.acquire(blocking=False):
+            pass
+        for _ in range(2):  # the first may have begun before
+            assert looks.acquire(timeout=0.05 if quiet else 10.0) != quiet
+
+    monkeypatch.setattr("adaptax.experiment.progress.PULSE", 0.001)
+    monkeypatch.setattr(Progress, "_tell_if_long", look)
+    with Progress({}, quiet=quiet) as progress:
+        progress.update(row(1))
+        capsys.readouterr()
+        progress.begin(2)
+        for pause in pauses:
+            clock.now += pause
+            await_a_whole_look()
+        progress.update(row(2))
+        clock.now += 100.0
+        await_a_whole_look()  # during the evaluation, say
+    return capsys.readouterr().out
+
+
+def test_an_iteration_that_takes_long_is_said_to_be_under_way(clock, capsys, monkeypatch):
+    out = told_meanwhile(clock, capsys, monkeypatch, [4.0, 6.0, 4.0, 6.0])
+    lines = out.splitlines()
+    assert lines[:2] == ["iteration 2 under way for 10 s", "iteration 2 under way for 20 s"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["iteration 2"]
+
+
+@pytest.mark.parametrize(("pause", "quiet"), [(4.9, False), (60.0, True)])
+def test_a_short_iteration_and_a_quiet_run_say_nothing_meanwhile(
+    clock, capsys, monkeypatch, pause, quiet
+):
+    out = told_meanwhile(clock, capsys, monkeypatch, [pause], quiet=quiet)
+    assert "under way" not in out
+
+
+def test_on_a_terminal_the_live_line_says_that_an_iteration_is_under_way(
+    clock, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = []
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, line, **__: shown.append(line))
+    told_meanwhile(clock, capsys, monkeypatch, [7.0])
+    first, *between, last = shown
+    assert set(between) == {f"{first} | iteration 2 under way for 7 s"}
+    assert last.startswith("iteration 2 | ")
 
 
 def test_first_and_last_episode_come_from_the_numbered_returns():

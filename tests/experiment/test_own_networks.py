@@ -145,7 +145,7 @@ def test_a_class_of_a_program_is_the_same_when_it_is_imported(tmp_path):
     trained(tmp_path / "run", 2, Wide(space()))
     path = tmp_path / "run" / "config.json"
     path.write_text(path.read_text().replace(f"{__name__}:Wide", "__main__:Wide"))
-    adaptax.load_run(tmp_path / "run", networks=Wide(space())).load()
+    adaptax.load_run(str(tmp_path / "run"), networks=Wide(space())).load()
     path.write_text(path.read_text().replace("__main__:Wide", "__main__:Deep"))
     with pytest.raises(AdaptaxError, match="trained with __main__:Deep, not with"):
         adaptax.load_run(tmp_path / "run", networks=Wide(space()))

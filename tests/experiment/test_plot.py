@@ -9,6 +9,7 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import plot
 from adaptax.experiment.logger import RunLog
 from adaptax.experiment.plot import plot_adaptation, plot_learning
+from adaptax.experiment.plot_classes import has_classes, plot_classes
 
 STEPS = 1_000_000
 
@@ -288,3 +289,52 @@ def test_a_missing_or_empty_log_is_named_in_one_line(tmp_path, content):
 def test_an_unknown_picture_format_is_named(tmp_path):
     with pytest.raises(AdaptaxError, match=r"a\.bmp2: its name must end in \.png"):
         plot_learning([make_run(tmp_path / "a")], tmp_path / "a.bmp2")
+
+
+EPISODE = {"index": 1, "return_mean": 1.0, "return_ci": None}
+SHARES = {"success_mean": 0.5, "success_ci": [0.25, 0.75]}
+
+
+def append(path, **changes):
+    """A row like the last one of a log but for the changes."""
+    last = json.loads(path.read_text().splitlines()[-1])
+    with path.open("a") as file:
+        file.write(json.dumps(last | changes) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("log", "change"),
+    [
+        *(("progress", {"num_steps": x}) for x in ("x", [1], None, 10**400)),
+        *(("progress", {"train/return/episode_3": x}) for x in ("x", [1], {})),
+        *(("evaluations", {"num_steps": x}) for x in ("x", None)),
+        *(("evaluations", {"episodes": x}) for x in (3, None, [], [3], [{}])),
+        ("evaluations", {"episodes": [EPISODE | {"return_ci": [1.0]}]}),
+        ("evaluations", {"interval_over": [1]}),
+        ("evaluations", {"episodes": [EPISODE | {"index": "first"}]}),
+    ],
+)
+def test_a_row_in_other_types_is_named_in_one_line(tmp_path, log, change):
+    run = make_run(tmp_path / "a")
+    append(run / f"{log}.jsonl", **change)
+    message = rf"{log}\.jsonl, iteration 4: not a row that a run writes"
+    with pytest.raises(AdaptaxError, match=message):
+        plot_learning([run], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("figures", [3, {}, {"episodes": []}, {"episodes": [{"success_mean": 1}]}])
+def test_classes_in_other_types_are_named_in_one_line(tmp_path, figures):
+    run = make_run(tmp_path / "a")
+    append(run / "evaluations.jsonl", classes={"door": figures})
+    with pytest.raises(AdaptaxError, match=r"evaluations\.jsonl, iteration 4: not a row"):
+        has_classes([run])
+
+
+def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(tmp_path):
+    name = "$x^{$"
+    runs = [make_run(tmp_path / seed, name=name + seed, suite=name) for seed in ("a", "b")]
+    title = plot_learning(runs, tmp_path / "a.png").axes[0].get_title()
+    assert title == name
+    append(runs[0] / "progress.jsonl", **{f"train/success/{name}": 1.0})
+    append(runs[0] / "evaluations.jsonl", classes={name: {"episodes": [SHARES]}})
+    plot_classes(runs[:1], tmp_path / "classes.png")

@@ -114,6 +114,21 @@ def test_a_link_to_nowhere_and_a_pipe_are_refused_too(run_dir, tmp_path, capsys)
     assert "is a special file" in refused(["resume", str(run_dir)], capsys, tmp_path)
 
 
+@pytest.mark.parametrize("command", ["resume", "evaluate", "plot"])
+def test_a_config_that_is_no_file_or_larger_than_any_is_refused(run_dir, tmp_path, capsys, command):
+    config = run_dir / "config.json"
+    config.unlink()
+    config.mkdir()
+    words = [command, str(run_dir)]
+    assert f"cannot read {config}: not a regular file" in refused(words, capsys, tmp_path)
+    config.rmdir()
+    config.touch()
+    os.truncate(config, 2**40)  # a sparse file
+    assert f"cannot read {config}: larger than" in refused(words, capsys, run_dir / "snapshots")
+    config.write_bytes(b'{"x":' * 100_000)
+    assert f"{config} is not JSON: nested too deeply" in refused(words, capsys, tmp_path)
+
+
 def test_a_lock_that_is_a_hard_link_is_refused(run_dir, tmp_path, capsys):
     (tmp_path / "mine").write_text("mine")
     (run_dir / "lock").hardlink_to(tmp_path / "mine")

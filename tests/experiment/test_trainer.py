@@ -17,7 +17,7 @@ import pytest
 from toys import cliff_suite, fingerprint
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.errors import AdaptaxError, EnvironmentFault, SnapshotError
+from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, SnapshotError
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots
 from adaptax.envs.task import Task
@@ -431,6 +431,19 @@ def test_overwrite_deletes_runs_only(tmp_path):
     again.run()
     assert column(again) == [1]
     assert replace(again.config, overwrite=False, num_iterations=2) == run.config
+
+
+def test_an_iteration_that_takes_long_is_said_to_be_under_way(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("adaptax.experiment.progress.LONG", 0.05)
+    monkeypatch.setattr("adaptax.experiment.progress.PULSE", 0.01)
+    trainer(tmp_path / "run", {1: lambda: time.sleep(0.5)}, num_iterations=1, quiet=False).run()
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == "iteration 1 under way for 0 s"
+
+
+def test_an_evaluation_before_training_says_what_to_do_first(tmp_path):
+    with pytest.raises(ConfigError, match="no state to evaluate yet: train or load one first"):
+        trainer(tmp_path / "run").evaluate()
 
 
 def test_a_metric_that_is_not_finite_is_null_in_the_log(tmp_path):

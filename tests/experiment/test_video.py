@@ -40,16 +40,29 @@ SUITES = {
 def test_a_video_shows_both_episodes_side_by_side(tmp_path, monkeypatch, backend, suite):
     monkeypatch.chdir(tmp_path)
     cli.main(["train", "nop", suite, *QUICK, "--algorithm.num-lanes", "2", *SUITES[suite]])
-    flags = ["--num-episodes", "2", "--stride", "2", "--size", "64"]
+    # More pixels than the buffer has that MuJoCo's models bring along.
+    flags = ["--num-episodes", "2", "--stride", "2", "--size", "500"]
     done = adaptax("video", "run", *flags, cwd=tmp_path, MUJOCO_GL=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "wrote run/video.gif\n"
     with Image.open(tmp_path / "run" / "video.gif") as video:
         frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(video)]
-    assert frames[0].shape == (64, 128, 3)
+    assert frames[0].shape == (500, 1000, 3)
     assert len(frames) == 5
     assert np.std(frames[0][32:]) > 5
     assert any(np.any(frames[0] != frame) for frame in frames[1:])
+
+
+@pytest.mark.parametrize("size", [0, -1, 10_000, 10**12])
+def test_pictures_of_an_absurd_size_are_refused(monkeypatch, capsys, size):
+    monkeypatch.setattr(gl_backend, "_draws", lambda backend: True)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["video", "run", "--size", str(size)])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("adaptax: size must be ")
+    assert err.count("\n") == 1
 
 
 def test_a_suite_that_mujoco_does_not_simulate_is_named(tmp_path, monkeypatch, capsys):

@@ -50,6 +50,8 @@ def problem() -> str | None:
     """
     if os.environ.get("ADAPTAX_PHYSICS") == "host":
         return "ADAPTAX_PHYSICS=host asks for it"
+    if (backend := jax.default_backend()) != "cpu":
+        return f"JAX computes on {backend} here"
     try:
         _library()
     except NativeError as error:

@@ -18,11 +18,13 @@ from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
+    as_flag,
+    as_float32,
     observation_encoder,
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.pool import check_actions, check_reset
+from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly
 from adaptax.envs.task import Task
 
 if TYPE_CHECKING:  # worker processes import this module, and do without JAX
@@ -88,14 +90,14 @@ class GymPool:
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:
-            env.close()
+            close_quietly(env)
         self._log.running[:] = False
 
     def _reset_one(self, slot: int, seed: int, task: Task) -> None:
         try:
             native, _ = self._envs[slot].reset(seed=seed, options=reset_options(task.params))
             obs = self._encode(native)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._log.fault(slot, one_line(error)) from error
         self._require_finite(slot, obs, "the observation after the reset")
         self._log.begin(slot, seed, obs)
@@ -110,8 +112,12 @@ class GymPool:
             native, reward, terminated, truncated, info = self._envs[slot].step(
                 self._decode(action)
             )
-            obs, reward, success = self._encode(native), float(reward), bool(success_in(info))
-        except Exception as error:
+            obs, reward = self._encode(native), as_float32(reward, "the reward").item()
+            terminated = as_flag(terminated, "terminated")
+            truncated = as_flag(truncated, "truncated")
+            told = success_in(info)
+            success = told is not None and as_flag(told, "success")
+        except (Exception, SystemExit) as error:
             raise self._log.fault(slot, one_line(error)) from error
         self._require_finite(slot, obs, "the observation")
         self._require_finite(slot, reward, "the reward")

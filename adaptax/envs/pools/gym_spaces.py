@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,6 +84,26 @@ def success_in(info: Mapping[str, Any]) -> Any:
     return info.get("success", info.get("is_success"))
 
 
+def as_float32(values: Any, what: str) -> np.ndarray:
+    """Numbers of an environment as we keep them; what float32 cannot hold becomes an infinity.
+
+    Raises a TypeError where they are no real numbers.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"{what} {reprlib.repr(values)} is not made of real numbers")
+    with np.errstate(over="ignore"):  # the pools refuse infinities, by name
+        return array.astype(np.float32, copy=False)
+
+
+def as_flag(value: Any, what: str) -> bool:
+    """A truth value of an environment; raises a TypeError where it is not a single one."""
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise TypeError(f"{what} is {reprlib.repr(value)}, not True or False")
+    return bool(array.item())
+
+
 def _joined(parts: list[Any], take_apart: Callable[[Any], Any]) -> tuple[int, Encoder]:
     """Size and encoder of several spaces side by side."""
     encoders = [observation_encoder(part) for part in parts]
@@ -108,7 +129,7 @@ def _one_hots(indices: np.ndarray, sizes: list[int]) -> np.ndarray:
 
 
 def _flat(obs: Any, size: int) -> np.ndarray:
-    row = np.asarray(obs, np.float32).reshape(-1)
+    row = as_float32(obs, "the observation").reshape(-1)
     if row.size != size:
         raise ValueError(f"the observation has {row.size} numbers; its space has {size}")
     return row

@@ -187,7 +187,10 @@ class MujocoPool:
         return states, sensors
 
     def _over_lanes(self, function: Callable[[Any], Any], rows: Any) -> Any:
-        """`function` of leaves [K, ...], made up to all P lanes: one program for any number."""
+        """`function` of leaves [K, ...], made up to all P lanes: one program for any number.
+
+        On the CPU, where MuJoCo is.
+        """
         num = len(jax.tree.leaves(rows)[0])
         if num < self.num_slots:
 
@@ -195,7 +198,8 @@ class MujocoPool:
                 return np.concatenate([x, np.zeros((self.num_slots - num, *x.shape[1:]), x.dtype)])
 
             rows = jax.tree.map(padded, rows)
-        return jax.tree.map(lambda x: np.array(x)[:num], function(rows))
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return jax.tree.map(lambda x: np.array(x)[:num], function(rows))
 
     def _whole(self, where: slice | np.ndarray, step: Step) -> Step:
         """The whole of the step, with the time limit where the episode did not terminate."""

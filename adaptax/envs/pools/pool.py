@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from adaptax.core.errors import EnvironmentFault, NotFinite
+from adaptax.core.errors import EnvironmentFault, NotFinite, one_line
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 
@@ -83,7 +84,7 @@ class Slots:
         """Raise the fault of the first of `slots` [K] where `values` [K, ...] is not finite."""
         if not np.isfinite(values).all():
             good = np.isfinite(values).reshape(len(slots), -1).all(axis=1)
-            self.require(good, slots, f"{what} is not finite", SlotNotFinite)
+            self.require(good, slots, f"{what} is not finite as float32", SlotNotFinite)
 
 
 @contextlib.contextmanager
@@ -94,6 +95,14 @@ def closed_on_error(pool: Pool) -> Iterator[None]:
     except BaseException:
         pool.close()
         raise
+
+
+def close_quietly(env: Any) -> None:
+    """Close an environment; if that fails it is a warning, lest it hide how the run went."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"an environment failed to close: {one_line(error)}", stacklevel=2)
 
 
 def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:

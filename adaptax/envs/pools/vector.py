@@ -18,7 +18,7 @@ from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
-from adaptax.envs.pools.pool import Pool, check_actions, check_reset
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.task import Task
 
@@ -84,7 +84,7 @@ class VectorPool:
 
     def close(self) -> None:
         """Close the environments."""
-        self._lanes.vec.close()
+        close_quietly(self._lanes.vec)
 
 
 class AutoresetPool:
@@ -163,7 +163,7 @@ class AutoresetPool:
 
     def close(self) -> None:
         """Close the environments."""
-        self._lanes.vec.close()
+        close_quietly(self._lanes.vec)
 
     def _reset_all(self, seed: int, tasks: Sequence[Task]) -> np.ndarray:
         every = np.arange(self.num_slots)

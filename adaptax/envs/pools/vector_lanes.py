@@ -14,6 +14,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.step import Step
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
+    as_float32,
     observation_encoder,
     reset_options,
     success_in,
@@ -67,7 +68,7 @@ class VectorLanes:
         actions = np.stack(native_actions).astype(self.vec.action_space.dtype)
         try:
             native, reward, terminated, truncated, info = self.vec.step(actions)
-            obs = self._rows(native)
+            obs, reward = self._rows(native), as_float32(reward, "the reward")
         except Exception as error:
             raise _failure(error) from error
         next_obs, success = obs, success_in(info)
@@ -79,7 +80,7 @@ class VectorLanes:
             next_obs[ended] = [self._encode(info["final_obs"][lane]) for lane in ended]
             success = _with_final(success, success_in(info.get("final_info", {})), ended)
         step = Step(
-            reward=np.asarray(reward, np.float32),
+            reward=reward,
             next_obs=next_obs,
             terminated=terminated,
             truncated=truncated,

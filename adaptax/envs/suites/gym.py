@@ -22,6 +22,7 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
+from adaptax.envs.pools.pool import close_quietly
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.suite import Suite
@@ -60,7 +61,7 @@ def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
             num_workers=config.num_workers,
             num_ray_actors=config.num_ray_actors,
         )
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"{env_id}: {error}") from error
 
 
@@ -105,7 +106,7 @@ def gym_spec(
         limit = _horizon(env, horizon)
         success = success_in(_trial_step(env, params or {}))
     finally:
-        env.close()
+        close_quietly(env)
     return EnvSpec(size, action, limit, trial_episodes, has_success=success is not None)
 
 
@@ -139,7 +140,7 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
         idle = np.zeros(lanes.action.shape, lanes.action.dtype)
         step, _ = lanes.step([lanes.decode(idle)])
     finally:
-        lanes.vec.close()
+        close_quietly(lanes.vec)
     size, known = lanes.observation_size, "success" in step.info
     return EnvSpec(size, lanes.action, min(limits), trial_episodes, has_success=known)
 
@@ -164,5 +165,5 @@ def _trial_step(env: AnyEnv, params: Params) -> dict[str, Any]:
         env.reset(seed=0, options=reset_options(params))
         env.action_space.seed(0)
         return env.step(env.action_space.sample())[4]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvironmentFault(f"{env} failed in a trial step: {one_line(error)}") from error
