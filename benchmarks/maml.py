@@ -1,6 +1,6 @@
 """Time of a meta-iteration of ProMP against the physics in it, and what the outer step costs.
 
-One run: MuJoCo's native stepping with random controls (20,000 steps, in as many lanes), a whole
+One run: bare MuJoCo stepping with random controls (20,000 steps, in as many lanes), a whole
 iteration of ProMP on `half-cheetah-vel` (10 tasks x 10 episodes x 100 steps before and after
 adaptation, 2x64, 5 outer steps), its outer step and that of TRPO-MAML alone, and one matrix
 product of the size that the outer step is made of. They take turns, so that a busy moment of the
@@ -62,7 +62,7 @@ def contenders(suite: Suite) -> dict[str, Callable[[], Any]]:
     algorithm = make_algorithm("promp", suite.spec, **SETTINGS)
     sampler = Sampler(suite, suite.train, 0, "benchmark")
     state = algorithm.init(jax.random.key(0))
-    episode = sampling.native(NUM_TASKS * NUM_EPISODES)
+    episode = sampling.bare(NUM_TASKS * NUM_EPISODES)
     shape = (NUM_TASKS, NUM_EPISODES * HORIZON, HIDDEN)
     x, w = jnp.ones(shape), jnp.ones((NUM_TASKS, HIDDEN, HIDDEN))
     product = jax.jit(lambda x, w: x @ w)

@@ -21,6 +21,7 @@ from sampling import Work, measure, policy_actor, sampler
 from slow_env import STEP_SECONDS, SlowEnv
 
 from adaptax.core.spec import Continuous
+from adaptax.envs.pools.mujoco import MujocoPool
 from adaptax.envs.suites.gym import gym_suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
@@ -103,9 +104,12 @@ def locomotion_work(suite_name: str) -> dict[str, Callable[[], Any]]:
     suite = make_suite(suite_name)
     assert isinstance(suite.spec.action, Continuous)
     actor = policy_actor(suite.spec.observation_size, suite.spec.action.size)
-    pool: Any = suite.make_pool(LOCOMOTION_LANES)
+    # That of the host engine, as where there is no compiler: sampling.py measures the other one.
+    made: Any = suite.make_pool(1)
+    body = made.env.body if suite.engine == "compiled" else made._body
+    pool: Any = MujocoPool(body, LOCOMOTION_LANES)
     pool._rollout = recorder = Recorder(pool)
-    suite = replace(suite, make_pool=lambda num_slots: pool)
+    suite = replace(suite, make_pool=lambda num_slots: pool, engine="host")
     collector = Sampler(suite, suite.train, 0, "benchmark")
     tasks = collector.sample_tasks(LOCOMOTION_TASKS)
 

@@ -3,7 +3,7 @@
 Generations of CMA-ES on CartPole-v1: ours, and pycma with a loop over Gymnasium's environment;
 both search a linear policy from a zero or near-zero start, 30 generations to a run, run after
 run, so that the short episodes of the first generations count on both sides. Environment steps of
-CEM on HalfCheetah-v5 against MuJoCo's native stepping. Iterations of SVPG with 8 particles against
+CEM on HalfCheetah-v5 against bare MuJoCo stepping. Iterations of SVPG with 8 particles against
 one. The contenders take turns.
 
     python benchmarks/search.py [--seconds 10] [--out results/search/speed.json]
@@ -23,7 +23,7 @@ import cma
 import gymnasium
 import jax
 import numpy as np
-from sampling import Work, measure, native
+from sampling import Work, bare, measure
 
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.provenance import provenance
@@ -110,14 +110,14 @@ def half_cheetah(seconds: float) -> dict[str, Any]:
     """Environment steps a second."""
     num = HALF_CHEETAH_CANDIDATES
     ours = iterations("half-cheetah", "cem", in_steps=True, population_size=num)
-    rates = measure({"ours": ours, "native": native(num)}, seconds)
-    share = rates["ours"] / rates["native"]
+    rates = measure({"ours": ours, "bare": bare(num)}, seconds)
+    share = rates["ours"] / rates["bare"]
     print(
         f"HalfCheetah, {num} linear candidates: {rates['ours']:,.0f} steps a second, {share:.2f} "
-        f"of native {rates['native']:,.0f}",
+        f"of bare {rates['bare']:,.0f}",
         flush=True,
     )
-    return {"candidates": num, **rates, "share_of_native": share}
+    return {"candidates": num, **rates, "share_of_bare": share}
 
 
 def particles(seconds: float) -> list[dict[str, Any]]:
