@@ -49,10 +49,10 @@ class MujocoPool:
         check(num_threads >= 0, f"num_threads must not be negative, but is {num_threads}")
         self.spec, self.num_slots = body.spec, num_slots
         self._body, model = body, body.model
-        self._num_threads = min(num_threads or len(os.sched_getaffinity(0)), num_slots)
+        self.num_threads = min(num_threads or len(os.sched_getaffinity(0)), num_slots)
         # A pool of one thread would only add a hand-over: 0 steps on the calling thread.
-        self._rollout = Rollout(nthread=self._num_threads if self._num_threads > 1 else 0)
-        self._data = [mujoco.MjData(model) for _ in range(self._num_threads)]
+        self._rollout = Rollout(nthread=self.num_threads if self.num_threads > 1 else 0)
+        self._data = [mujoco.MjData(model) for _ in range(self.num_threads)]
         self._models = [model] * num_slots
         self._buffers = _Buffers(model, num_slots, body.frame_skip)
         self._task_models, self._functions = TaskModels(body), _functions(body)
@@ -166,7 +166,7 @@ class MujocoPool:
         if num != len(states):
             raise EnvironmentFault(f"{num} slots were given to a pool of {self.num_slots}")
         buffers.control[:num] = control if isinstance(control, float) else control[:, None]
-        share = math.ceil(num / self._num_threads)
+        share = math.ceil(num / self.num_threads)
         every = isinstance(self._index(slots), slice)
         models = self._models if every else [self._models[slot] for slot in slots.tolist()]
         if num:
