@@ -26,8 +26,7 @@ def keep_compiled_programs() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    kept = root / "adaptax" / f"jax-{processor()}"
+    kept = cache_folder() / f"jax-{processor()}"
     try:
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
@@ -44,6 +43,11 @@ def keep_compiled_programs() -> None:
     if "jax" in sys.modules:  # which has read the environment
         for name, value in options.items():
             sys.modules["jax"].config.update(name, value)
+
+
+def cache_folder() -> Path:
+    """Where the user keeps what is compiled."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "adaptax"
 
 
 def drop_unfinished(kept: Path) -> None:

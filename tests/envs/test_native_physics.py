@@ -197,25 +197,27 @@ def test_two_processes_at_once_make_one_library(tmp_path):
     assert library.suffix == ".so"
 
 
+def changed_library(folder: Path, ours: str, instead: str) -> Path:
+    """The library with other words in its source."""
+    text = native.SOURCE.read_text()
+    assert ours in text
+    source, library = folder / "changed.cc", folder / "mj_step.so"
+    source.write_text(text.replace(ours, instead))
+    native.compile_library(native.compiler(), library, source)
+    return library
+
+
 @needs_native
 def test_a_library_for_another_mujoco_is_not_taken(tmp_path):
     """One that a wheel carries, made for other versions than those that are installed."""
-    source = tmp_path / "other.cc"
-    text = Path(native.SOURCE).read_text()
-    source.write_text(text.replace("return mj_version();", "return 1;"))
-    packed = tmp_path / "mj_step.so"
-    native.compile_library(native.compiler(), packed, source)
+    packed = changed_library(tmp_path, "return mj_version();", "return 1;")
     with pytest.raises(native.NativeError, match="made for another version of MuJoCo"):
         native.load(packed, "adaptax_test_other")
 
 
 @needs_native
 def test_a_library_that_does_not_step_is_not_taken(tmp_path):
-    source = tmp_path / "still.cc"
-    text = Path(native.SOURCE).read_text()
-    source.write_text(text.replace("    mj_step(model, data);", ""))
-    packed = tmp_path / "mj_step.so"
-    native.compile_library(native.compiler(), packed, source)
+    packed = changed_library(tmp_path, "    mj_step(model, data);", "")
     with pytest.raises(native.NativeError, match="an empty world stood still"):
         native.load(packed, "adaptax_test_still", probe=True)
 

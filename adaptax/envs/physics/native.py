@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from adaptax.core.compilation import cache_folder
 from adaptax.core.errors import AdaptaxError, one_line
 
 SOURCE = Path(__file__).with_name("mj_step.cc")
@@ -130,8 +131,7 @@ def _library() -> Library:
         with contextlib.suppress(NativeError, OSError):
             return load(PACKED, "adaptax_mj_step_packed", probe=True)
     found = compiler()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "adaptax"
-    kept = cache / f"mj_step-{_key(found)}.so"
+    kept = cache_folder() / f"mj_step-{_key(found)}.so"
     if kept.exists():
         return load(kept, "adaptax_mj_step")
     compile_library(found, kept)

@@ -46,9 +46,8 @@ class CompiledPool:
         every = np.zeros(self.num_slots, np.uint32)
         every[slots] = seeds
         fresh = _reset(self.env, self.task_arrays, every)
-        if self.lanes is None:
-            self.lanes = fresh
-        self.lanes = fresh if len(slots) == self.num_slots else self._chosen(slots, fresh)
+        whole = self.lanes is None or len(slots) == self.num_slots
+        self.lanes = fresh if whole else self._chosen(slots, fresh)
         return np.asarray(self.lanes.obs)[slots]
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
