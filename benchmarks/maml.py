@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import sampling
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.core.devices import make_every_core_a_device
 from adaptax.core.memory import keep_freed_memory
 from adaptax.envs.suite import Suite

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from learning_curves import NUM_EVALUATIONS, learning
 from off_policy_cases import Case
 
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig

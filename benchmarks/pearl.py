@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.algorithms.meta.pearl import PEARL, Data, State
 from adaptax.core.experience import Rollout
 from adaptax.core.memory import keep_freed_memory

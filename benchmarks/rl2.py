@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from rl2_cells import RL2
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.core.memory import keep_freed_memory
 from adaptax.core.spec import EnvSpec
 from adaptax.experiment.build import make_algorithm, make_suite

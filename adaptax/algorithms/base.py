@@ -7,27 +7,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
-from functools import cache, partial
+from dataclasses import is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import jax
 import numpy as np
 
+from adaptax.algorithms.program import Metrics, means, rewound, updated, whole_of
 from adaptax.core.config import check_numbers
-from adaptax.core.devices import over_devices
-from adaptax.core.errors import NotFinite, check
+from adaptax.core.errors import NotFinite
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
+__all__ = ["Algorithm", "Data", "Metrics", "State", "check_finite"]
+
 State = TypeVar("State")
 Data = TypeVar("Data")
-Metrics = dict[str, Any]
-"""Figures of one iteration by name, each a number."""
-NUMBERS = (int, float, np.generic, np.ndarray, jax.Array, type(None))
-"""What a figure may be; None where there is none."""
 
 
 class Algorithm(ABC, Generic[State, Data]):
@@ -40,6 +37,8 @@ class Algorithm(ABC, Generic[State, Data]):
     """What the command line and run directories call it."""
     traceable: ClassVar[bool] = True
     """Whether `update` can be compiled; else it runs as it stands."""
+    collects_in_program: bool = True
+    """Whether `collect` can be traced, its sampler one within the program."""
     in_place: ClassVar[tuple[str, ...]] = ()
     """Replays of the state, by field: an update writes to their rows where they lie, and the state
     that was given loses them."""
@@ -108,17 +107,35 @@ class Algorithm(ABC, Generic[State, Data]):
         What can still be used of the given state goes to `keep` after every update that took over
         its replays' rows. Raises NotFinite where one of `finite_metrics` is not.
         """
+        whole = whole_of(self, state, sampler)
+        if whole is not None:
+            before = state
+            state, (metrics,), (counted,) = whole.run(state, sampler, 1)
+            sampler.statistics.count(*counted.ended)
+            if keep is not None and self.in_place:
+                keep(rewound(before, state, self.in_place))
+        else:
+            state, metrics = self._cycle_by_cycle(state, sampler, keep)
+        self.check_metrics(metrics)
+        return state, metrics
+
+    def check_metrics(self, metrics: Metrics) -> None:
+        """Raise NotFinite where one of `finite_metrics` is not finite."""
+        check_finite(metrics, *(name for name in self.finite_metrics if name in metrics))
+
+    def _cycle_by_cycle(
+        self, state: State, sampler: Sampler, keep: Callable[[State], None] | None
+    ) -> tuple[State, Metrics]:
         cycles: list[Metrics] = []
         before = state
+        sampler.begin_iteration()
         for _ in range(self.num_cycles):
             data = self.collect(state, sampler)
             state, metrics = updated(self, state, data)
             cycles.append(metrics)
             if keep is not None and self.in_place:
-                keep(_rewound(before, state, self.in_place))
-        metrics = cycles[0] if len(cycles) == 1 else _means(cycles)
-        check_finite(metrics, *(name for name in self.finite_metrics if name in metrics))
-        return state, metrics
+                keep(rewound(before, state, self.in_place))
+        return state, cycles[0] if len(cycles) == 1 else means(cycles)
 
     @property
     def compiler_options(self) -> dict[str, str]:
@@ -133,64 +150,6 @@ class Algorithm(ABC, Generic[State, Data]):
 
     def __hash__(self) -> int:
         return hash(self._identity())
-
-
-def updated(algorithm: Algorithm[State, Data], state: State, data: Data) -> tuple[State, Metrics]:
-    """What `algorithm.update` gives, compiled if it can be."""
-    if not algorithm.traceable:
-        return _with_numbers(algorithm.update(state, data))
-    rows = {name: getattr(state, name).rows for name in algorithm.in_place}
-    rest = _with_rows(state, dict.fromkeys(rows))
-    run = partial(_compiled(tuple(algorithm.compiler_options.items())), algorithm, rows)
-    if algorithm.data_by_task:
-        result: tuple[State, Metrics] = over_devices(run, rest, data)
-        return result
-    return run(rest, data)
-
-
-@cache
-def _compiled(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
-    """The program of an update; one for all algorithms with these compiler options."""
-
-    def run(
-        algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
-    ) -> tuple[Any, Metrics]:
-        return _with_numbers(algorithm.update(_with_rows(rest, rows), data))
-
-    return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
-
-
-def _with_numbers(result: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
-    """What an update gave; a ConfigError where one of its metrics is no number."""
-    for name, value in result[1].items():
-        shape = getattr(value, "shape", ())
-        what = f"of shape {shape}" if shape else f"a {type(value).__name__}"
-        number = isinstance(value, NUMBERS) and not shape
-        check(number, f"the metric {name!r} of an update must be a number, but is {what}")
-    return result
-
-
-def _with_rows(state: Any, rows: Mapping[str, Any]) -> Any:
-    """The state with other rows in the named replays."""
-    replays = {name: replace(getattr(state, name), rows=x) for name, x in rows.items()}
-    return replace(state, **replays) if replays else state
-
-
-def _rewound(before: Any, after: Any, names: Sequence[str]) -> Any:
-    """The state before, with what is left of its replays in the rows of the state after."""
-    return replace(
-        before, **{name: getattr(before, name).rewound(getattr(after, name)) for name in names}
-    )
-
-
-def _means(cycles: Sequence[Metrics]) -> Metrics:
-    """Each figure's mean over the cycles that have it; of integers, which count, the last."""
-    names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
-    columns = {name: np.array([m[name] for m in cycles if name in m]) for name in names}
-    return {
-        name: int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
-        for name, column in columns.items()
-    }
 
 
 def check_finite(figures: Mapping[str, Any], *names: str) -> None:

@@ -18,12 +18,17 @@ ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 
 def named_key(seed: int, *path: str | int) -> jax.Array:
     """A JAX key for the stream `path`, for example `named_key(seed, "train", "actions", 3)`."""
-    words = [seed % 2**32, seed >> 32, *(_word(part) for part in path)]
-    return _folded(np.array(words, np.uint32))
+    return folded(path_words(seed, *path))
+
+
+def path_words(seed: int, *path: str | int) -> np.ndarray:
+    """What `folded` makes `named_key(seed, *path)` of, uint32 [W]."""
+    return np.array([seed % 2**32, seed >> 32, *(_word(part) for part in path)], np.uint32)
 
 
 @jax.jit
-def _folded(words: jax.Array) -> jax.Array:
+def folded(words: jax.Array) -> jax.Array:
+    """The JAX key of a stream whose path is these words [W]."""
     key = jax.random.key(words[0])
     for word in words[1:]:
         key = jax.random.fold_in(key, word)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.program import whole_of
 from adaptax.core.config import to_dict
-from adaptax.core.errors import DiskError, NotFinite, SnapshotError
+from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite, SnapshotError
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
@@ -43,6 +44,8 @@ from adaptax.sampling.sampler import Sampler
 
 __all__ = ["Trainer", "TrainerConfig"]
 
+MOST_SECONDS = 0.5
+"""Of one call of several iterations, after which signals and limits are looked at."""
 MOST_SKIPPED = 10
 """Iterations in a row that may be skipped before it counts as a fault that does not go away."""
 
@@ -63,6 +66,10 @@ class Trainer:
         self._description: dict[str, Any] = {}
         """What `config.json` of the run holds."""
         self._last: Metrics = {}
+        self._seconds_each = 0.0
+        """What the last iteration took."""
+        self._alone = 0
+        """Iterations to come that must not be part of a call of several."""
         self._unsaved: DiskError | None = None
         """Why the last snapshot could not be written."""
         self._from_the_start()
@@ -178,6 +185,7 @@ class Trainer:
         """Forget what was trained before."""
         self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
         self._last, self._unsaved, self._interrupted = {}, None, False
+        self._alone, self._seconds_each = 0, 0.0
         self._sampler.restart()
         self._sampler.statistics.take()
 
@@ -228,10 +236,11 @@ class Trainer:
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
                 progress.begin(self.iteration + 1)
-                row = self._one_iteration()
+                rows = self._some_iterations(limits)
                 self._replace_old_run()
-                log.log(row)
-                progress.update(row)
+                for row in rows:
+                    log.log(row)
+                progress.update(rows[-1])
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
@@ -246,8 +255,55 @@ class Trainer:
             begin_run(self.run_dir, self._description)
             self._log.held = False
 
-    def _one_iteration(self) -> Metrics:
-        before, started = self._sampler.save(), time.perf_counter()
+    def _some_iterations(self, limits: dict[str, float]) -> list[Metrics]:
+        """The rows of one iteration, or of several that one program makes."""
+        before, num = self._sampler.save(), self._num_at_once(limits)
+        if num > 1:
+            try:
+                return self._many_iterations(num)
+            except (NotFinite, EnvironmentFault):
+                self._sampler.restore(before)
+                self._alone = num  # one of these goes wrong
+        self._alone = max(self._alone - 1, 0)
+        return [self._one_iteration(before)]
+
+    def _num_at_once(self, limits: dict[str, float]) -> int:
+        """Iterations to make in one call: none that must not be, and no more than half a second."""
+        whole = whole_of(self.algorithm, self.state, self._sampler)
+        if whole is None or whole.most == 1 or self._alone or self.iteration == 0:
+            return 1
+        config = self.config
+        intervals = [i for i in (config.snapshot_interval, config.evaluation_interval) if i]
+        room = [whole.most, *(i - self.iteration % i for i in intervals)]
+        seconds = min(MOST_SECONDS, limits.get("seconds", np.inf) - self._seconds)
+        room.append(int(seconds / max(self._seconds_each, 1e-6)))
+        if "iteration" in limits:
+            room.append(int(limits["iteration"]) - self.iteration)
+        if "num_steps" in limits:
+            room.append(int(limits["num_steps"] - self._sampler.num_steps) // whole.most_steps)
+        return max(min(room), 1)
+
+    def _many_iterations(self, num: int) -> list[Metrics]:
+        started = time.perf_counter()
+        whole = whole_of(self.algorithm, self.state, self._sampler)
+        assert whole is not None
+        steps, episodes = self._sampler.num_steps, self._sampler.num_episodes
+        state, metrics, counted = whole.run(self.state, self._sampler, num)
+        for each in metrics:
+            self.algorithm.check_metrics(each)
+        self.state = self._checked(state)
+        self._seconds_each = (time.perf_counter() - started) / num
+        rows = []
+        for each, did in zip(metrics, counted, strict=True):
+            steps, episodes = steps + did.num_steps, episodes + did.num_episodes
+            self._sampler.statistics.count(*did.ended)
+            self._seconds += self._seconds_each
+            rows.append(self._row(steps, episodes, self._figures(each)))
+        self._num_skipped = 0
+        return rows
+
+    def _one_iteration(self, before: PyTree) -> Metrics:
+        started = time.perf_counter()
         try:
             self.state, metrics = self._iterated()
             self._num_skipped = 0
@@ -259,12 +315,17 @@ class Trainer:
         except Exception:
             self._save_snapshot(before)
             raise
+        self._seconds_each = time.perf_counter() - started
+        self._seconds += self._seconds_each
+        return self._row(self._sampler.num_steps, self._sampler.num_episodes, metrics)
+
+    def _row(self, num_steps: int, num_episodes: int, metrics: Metrics) -> Metrics:
+        """What the log gets of an iteration that is done."""
         self.iteration += 1
-        self._seconds += time.perf_counter() - started
         self._last = {
             "iteration": self.iteration,
-            "num_steps": self._sampler.num_steps,
-            "num_episodes": self._sampler.num_episodes,
+            "num_steps": num_steps,
+            "num_episodes": num_episodes,
             "seconds": round(self._seconds, 3),
             **metrics,
         }
@@ -273,14 +334,22 @@ class Trainer:
     def _iterated(self) -> tuple[PyTree, Metrics]:
         """The state after an iteration, all of it finite, and the figures of the row."""
         state, metrics = self.algorithm.iteration(self.state, self._sampler, self._keep)
+        return self._checked(state), self._figures(metrics)
+
+    def _checked(self, state: PyTree) -> PyTree:
+        """The state; a NotFinite where it holds NaN or infinity."""
         allowed = self.algorithm.may_be_infinite
         if wrong := [name for name in not_finite(state) if not name.endswith(allowed)]:
             raise NotFinite(
                 f"the update left NaN or infinity in {wrong[0]}"
                 + (f" and {len(wrong) - 1} more leaves of the state" if wrong[1:] else "")
             )
+        return state
+
+    def _figures(self, metrics: Metrics) -> Metrics:
+        """Those of a row: of the episodes that ended, and of the update."""
         metrics = {**self._sampler.statistics.take(), **metrics}
-        return state, {f"train/{name}": _number(value) for name, value in metrics.items()}
+        return {f"train/{name}": _number(value) for name, value in metrics.items()}
 
     def _keep(self, state: PyTree) -> None:
         """Have what is left of the state before the iteration, to go on from should it fail."""

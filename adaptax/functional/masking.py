@@ -6,6 +6,21 @@ import jax
 import jax.numpy as jnp
 
 
+@jax.custom_batching.custom_vmap
+def anywhere(mask: jax.Array) -> jax.Array:
+    """Whether any entry is True, in any of those that `vmap` runs side by side.
+
+    What comes out is not batched, so that a `cond` or a `while_loop` by it stays one; the branch
+    must leave alone, by the mask, what it does not concern.
+    """
+    return jnp.any(mask)
+
+
+@anywhere.def_vmap
+def _anywhere(axis_size: int, in_batched: list[bool], mask: jax.Array) -> tuple[jax.Array, bool]:
+    return anywhere(mask), False
+
+
 def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean of `x` over the entries where `mask` is True (0 if there are none); same shapes."""
     total = jnp.sum(jnp.where(mask, x, 0.0))

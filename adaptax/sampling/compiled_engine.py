@@ -19,6 +19,8 @@ from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.pool import SlotNotFinite
+from adaptax.envs.task import Task
+from adaptax.functional.masking import anywhere
 from adaptax.sampling.actors import Actor, ByLane, Part, is_by_lane
 from adaptax.sampling.host_engine import FIELDS, Cursor, act, observe
 
@@ -30,11 +32,11 @@ def compiled_loop(
 
     Equal shares of the lanes run side by side on the pool's threads and meet at the end only.
     """
-    share = _shared_out(cursor.shape, pool.num_threads if is_by_lane(actor) else 1)
-    settings = _Settings(pool.env, cursor.shape, num_steps, num_episodes, share)
+    share = shared_out(cursor.shape, pool.num_threads if is_by_lane(actor) else 1, num_steps)
+    settings = Settings(pool.env, cursor.shape, num_steps, num_episodes, share)
     inputs = (pool.task_arrays, cursor.root, cursor.key, np.uint32(cursor.t))
     start = (pool.lanes, cursor.carry, np.asarray(cursor.episode))
-    run = partial(_interact, settings, actor, inputs, start)
+    run = partial(interact, settings, actor, inputs, start)
     try:
         if settings.num_parts == 1:
             rollout, (lanes, episode), finite = run(np.uint32(0))
@@ -47,7 +49,7 @@ def compiled_loop(
         raise EnvironmentFault(one_line(error)) from error
     if not finite:
         assert pool.lanes is not None
-        raise _not_finite(rollout, cursor, np.asarray(pool.lanes.steps))
+        raise slot_fault(first_fault(rollout, pool.lanes.steps), cursor.tasks, cursor.shape)
     pool.lanes = lanes
     after = replace(
         cursor,
@@ -59,9 +61,7 @@ def compiled_loop(
     return rollout, after
 
 
-def _side_by_side(
-    pool: CompiledPool, settings: _Settings, run: partial[Result]
-) -> Sequence[Result]:
+def _side_by_side(pool: CompiledPool, settings: Settings, run: partial[Result]) -> Sequence[Result]:
     """All parts; the first goes ahead where its program is new, or each would compile it."""
     parts = [np.uint32(i) for i in range(settings.num_parts)]
     program = (settings, jax.tree.structure(run.args))
@@ -79,7 +79,7 @@ Result = tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
     """What a compiled loop is made for."""
 
     env: Env
@@ -121,10 +121,16 @@ class _Settings:
         return x.reshape(*self.share, *x.shape[1:])
 
 
-def _shared_out(shape: tuple[int, int], num_threads: int) -> tuple[int, int]:
+LEAST_STEPS = 64
+"""Of a part: to have a thread take fewer costs more than it gives."""
+
+
+def shared_out(shape: tuple[int, int], num_threads: int, num_steps: int) -> tuple[int, int]:
     """(M, N) of one of equal parts for so many threads; of a single lane none."""
     (num_members, num_lanes), best = shape, shape
     for num in range(2, num_threads + 1):
+        if num_members * num_lanes * num_steps < num * LEAST_STEPS:
+            break
         if num_members % num == 0 and shape != (num, 1):
             best = (num_members // num, num_lanes)
         elif num_lanes % num == 0 and shape != (1, num):
@@ -133,8 +139,8 @@ def _shared_out(shape: tuple[int, int], num_threads: int) -> tuple[int, int]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _interact(
-    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], start: State, number: Any
+def interact(
+    settings: Settings, actor: Actor, inputs: tuple[Any, ...], start: State, number: Any
 ) -> Result:
     """What comes of a part of the lanes."""
     (tasks, root, key, first), (lanes, carry, episode) = inputs, start
@@ -148,7 +154,7 @@ def _interact(
 
     def goes_on(loop: Loop) -> jax.Array:
         done, (_, _, episode), _ = loop
-        return (done < settings.num_steps) & settings.running(episode).any()
+        return (done < settings.num_steps) & anywhere(settings.running(episode))
 
     def step(state: State, t: jax.Array) -> tuple[State, dict[str, Any]]:
         return _step(settings, actor, (tasks, root, key, t, numbers), state)
@@ -169,7 +175,7 @@ def _interact(
 
 
 @partial(jax.jit, static_argnums=0)
-def _joined(settings: _Settings, parts: Sequence[Result]) -> Result:
+def _joined(settings: Settings, parts: Sequence[Result]) -> Result:
     """What comes of all lanes."""
     axis = settings.part(jnp.array(0)).axis
 
@@ -194,25 +200,36 @@ _NUMBERS = {
 """What of a step must be finite, in the order in which it comes about."""
 
 
-def _not_finite(rollout: Rollout, cursor: Cursor, begun: np.ndarray) -> SlotNotFinite:
-    """The fault of the first step with a NaN; `begun` [P] steps of each episode came before."""
+@jax.jit
+def first_fault(rollout: Rollout, begun: jax.Array) -> jax.Array:
+    """Of the first step with a NaN [3]: what was one, in which slot, after how many steps.
+
+    `begun` [P] steps of each episode came before; what it was is a place in `_NUMBERS`.
+    """
     shape = rollout.valid.shape
-    bad = {
-        name: ~np.isfinite(np.asarray(getattr(rollout, name))).reshape(*shape, -1).all(-1)
-        for name in _NUMBERS
-    }
-    t = min(int(np.argmax(wrong.any((0, 1)))) for wrong in bad.values() if wrong.any())
-    name = next(name for name in _NUMBERS if bad[name][:, :, t].any())
-    member, lane = np.argwhere(bad[name][:, :, t])[0]
-    slot = int(member * shape[1] + lane)
-    ended = np.asarray(rollout.terminated | rollout.truncated)[member, lane, :t]
-    step = t - 1 - np.flatnonzero(ended)[-1] if ended.any() else t + begun[slot]
-    problem = f"{_NUMBERS[name]} is not finite"
-    return SlotNotFinite(slot, int(step), cursor.tasks[member], problem)
+    bad = jnp.stack(
+        [~jnp.isfinite(getattr(rollout, name)).reshape(*shape, -1).all(-1) for name in _NUMBERS]
+    )
+    by_time = bad.any((1, 2))
+    t = jnp.argmax(by_time.any(0))
+    what = jnp.argmax(by_time[:, t])
+    slot = jnp.argmax(bad[what, :, :, t])
+    ended = (rollout.terminated | rollout.truncated).reshape(-1, shape[-1])[slot]
+    time = jnp.arange(shape[-1])
+    last = jnp.max(jnp.where(ended & (time < t), time, -1))
+    step = jnp.where(last >= 0, t - 1 - last, t + begun[slot])
+    return jnp.array([what, slot, step], jnp.int32)
+
+
+def slot_fault(fault: jax.Array, tasks: Sequence[Task], shape: tuple[int, int]) -> SlotNotFinite:
+    """What to raise of a first fault."""
+    what, slot, step = np.asarray(fault).tolist()
+    problem = f"{list(_NUMBERS.values())[what]} is not finite"
+    return SlotNotFinite(slot, step, tasks[slot // shape[1]], problem)
 
 
 def _step(
-    settings: _Settings, actor: Actor, inputs: tuple[Any, ...], state: State
+    settings: Settings, actor: Actor, inputs: tuple[Any, ...], state: State
 ) -> tuple[State, dict[str, Any]]:
     """One step of every lane that runs, and what a rollout records of it."""
     (tasks, root, key, t, numbers), (lanes, carry, episode) = inputs, state
@@ -232,7 +249,7 @@ def _step(
     again = ended & settings.running(episode)
     number = episode * np.uint32(math.prod(settings.shape)) + numbers.reshape(-1)
     restart = partial(_restart, env, tasks, again, episode_seeds(jnp.asarray(root), number))
-    return (jax.lax.cond(again.any(), restart, lambda old: old, lanes), carry, episode), record
+    return (jax.lax.cond(anywhere(again), restart, lambda old: old, lanes), carry, episode), record
 
 
 def _restart(

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core import rng
-from adaptax.core.experience import PyTree
-from adaptax.sampling.actors import ByLane, Extras, Memoryless
+from adaptax.core.experience import PyTree, Step
+from adaptax.sampling.actors import Actor, ByLane, Extras, Memoryless, UniformActor
 
 
 @jax.tree_util.register_dataclass
@@ -53,3 +53,29 @@ class NoisyActor(ByLane, Memoryless):
         action = self.policy.apply(self.params, obs)
         noise = self.noise_std * rng.normal(key, action.shape)
         return jnp.clip(action + noise, -1.0, 1.0), carry, {}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AfterWarmup(ByLane):
+    """An actor that explores, or uniform actions as long as it is too early for that."""
+
+    explorer: Actor
+    uniform: UniformActor
+    warm: jax.Array
+    """[] bool: whether it is late enough."""
+
+    def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
+        """What the explorer starts with."""
+        return self.explorer.begin(num_members, num_lanes, key)
+
+    def act(
+        self, carry: PyTree, obs: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, PyTree, Extras]:
+        """The action of one of the two."""
+        action, carry, extras = self.explorer.act(carry, obs, key)
+        return jnp.where(self.warm, action, self.uniform.act({}, obs, key)[0]), carry, extras
+
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
+        """What the explorer makes of a step."""
+        return self.explorer.observe(carry, step, key)

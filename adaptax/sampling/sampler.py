@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.rng import named_generator, named_key, stream_root
 from adaptax.core.spec import check_task_count
+from adaptax.envs.env import Env, TaskArrays
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task, TaskDistribution
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.compiled_engine import compiled_loop
+from adaptax.sampling.draws import (
+    Counted,
+    Drawn,
+    Planned,
+    counted_episodes,
+    example_tasks,
+    raise_fault,
+    stacked_draws,
+)
 from adaptax.sampling.host_engine import Cursor, begin, host_loop
+from adaptax.sampling.in_program import Draw, Outcome, Plan, Standing
 from adaptax.sampling.ray_engine import ray_loop
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
 
@@ -45,7 +58,12 @@ class Sampler:
         self._num_calls = 0
         self._num_tasks = 0
         self._cursor: Cursor | None = None
+        self._standing: Standing | None = None
+        """The cursor and its pool's lanes as programs take them, while they are in step."""
+        self._iteration_tasks: tuple[Task, ...] = ()
         self._pools: dict[int, Pool] = {}
+        self.programs: dict[Any, Any] = {}
+        """Whole iterations on this sampler, by the algorithm."""
         if suite.engine not in ENGINES:
             raise unknown_name("engine", suite.engine, ENGINES)
         self._loop = ENGINES[suite.engine]
@@ -65,6 +83,16 @@ class Sampler:
             order = self.tasks.sample(self._generator(cycle), len(listed))
             drawn.extend(order[place : place + n - len(drawn)])
         return tuple(drawn)
+
+    def begin_iteration(self) -> None:
+        """Have `tasks_of_iteration` draw new ones."""
+        self._iteration_tasks = ()
+
+    def tasks_of_iteration(self, n: int) -> tuple[Task, ...]:
+        """N tasks: drawn when first asked for, and the same until the next iteration."""
+        if len(self._iteration_tasks) != n:
+            self._iteration_tasks = self.sample_tasks(n)
+        return self._iteration_tasks
 
     def fixed_tasks(self, n: int) -> tuple[Task, ...]:
         """The tasks of an algorithm that always trains on the same ones; no counter moves.
@@ -86,7 +114,7 @@ class Sampler:
         cursor = self._start(actor, tasks, num_lanes)
         horizon = num_episodes * self.spec.horizon
         rollout, _ = self._run(actor, cursor, horizon, num_episodes)
-        self._cursor = None
+        self._stand(None)
         return rollout
 
     def steps(
@@ -103,28 +131,115 @@ class Sampler:
         if isinstance(cursor.carry, list):
             begun = actor.begin(*cursor.shape, cursor.key)
             cursor.carry = jax.tree.unflatten(jax.tree.structure(begun), cursor.carry)
-        rollout, self._cursor = self._run(actor, cursor, num_steps, None)
+        rollout, after = self._run(actor, cursor, num_steps, None)
+        self._stand(after)
         return rollout
-
-    @property
-    def unfinished_tasks(self) -> tuple[Task, ...]:
-        """Those on which `steps` would go on; none after `episodes`."""
-        return () if self._cursor is None else self._cursor.tasks
 
     def goes_on(self, tasks: tuple[Task, ...], num_lanes: int) -> bool:
         """Whether `steps` with these would go on where the last call stopped."""
-        return self._cursor is not None and _same(self._cursor, tasks, num_lanes)
+        cursor = self._cursor
+        return cursor is not None and _same((cursor.tasks, cursor.shape), tasks, num_lanes)
+
+    @property
+    def env(self) -> Env | None:
+        """The environment, where it can be part of a program."""
+        return self._pool(1).env if self.suite.engine == "compiled" else None  # type: ignore[attr-defined]
+
+    @property
+    def num_threads(self) -> int:
+        """Threads among which the lanes of a compiled environment are shared out."""
+        return self._pool(1).num_threads  # type: ignore[attr-defined]
+
+    def example_tasks(self) -> TaskArrays:
+        """Parameters of a few tasks [K, ...], as programs take them."""
+        assert self.env is not None
+        return example_tasks(self.env, self.tasks)
+
+    def draw(self, plan: Plan, num_iterations: int, num_cycles: int) -> Drawn:
+        """What so many iterations of as many cycles of a plan draw; counters go on."""
+        rows, cursor = list[tuple[Planned, ...]](), self._cursor
+        place = None if cursor is None else (cursor.tasks, cursor.shape)
+        for number in range(num_iterations * num_cycles):
+            if number % num_cycles == 0:
+                self.begin_iteration()
+            asked = [task for method, n in plan.requests for task in getattr(self, method)(n)]
+            row = []
+            for call in plan.calls:
+                tasks, stays = tuple(asked[i] for i in call.tasks), call.num_episodes is None
+                fresh = place is None or not stays or not _same(place, tasks, call.num_lanes)
+                place = (tasks, call.shape) if stays else None
+                row.append(Planned(tasks, self._num_calls if fresh else None))
+                self._num_calls += fresh
+            rows.append(tuple(row))
+        return Drawn(plan, num_cycles, tuple(rows))
+
+    def arrays_of(self, drawn: Drawn, like: TaskArrays) -> tuple[tuple[Draw, ...], Any]:
+        """What a program takes of it, leaves [K, C, ...], and what must live till it is done."""
+        assert self.env is not None
+        return stacked_draws(self.env, (self.seed, self.stream), drawn, like)
+
+    def standing(self, like: Standing | None) -> Standing | None:
+        """Where `steps` would go on, of the form of `like`; zeros where it would start afresh."""
+        cursor = self._cursor
+        if like is None or cursor is None:
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        if self._standing is None:
+            pool: Any = self._pool(cursor.num_slots)
+            leaves, form = jax.tree.leaves(cursor.carry), jax.tree.structure(like.carry)
+            found = Standing(
+                lanes=pool.lanes,
+                carry=jax.tree.unflatten(form, leaves),
+                episode=cursor.episode,
+                t=np.uint32(cursor.t),
+                root=cursor.root,
+                key=jax.random.key_data(cursor.key),
+                tasks={k: x[:: cursor.shape[1]] for k, x in pool.task_arrays.items()},
+                reward_sum=cursor.unfinished.reward_sum,
+            )
+            self._standing = jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), found, like)
+        return self._standing
+
+    def count(
+        self, drawn: Drawn, outcomes: Sequence[Outcome], standing: Standing | None
+    ) -> list[Counted]:
+        """Count what a program did with what was drawn, iteration by iteration, and stand there.
+
+        Leaves of `outcomes` are NumPy arrays [K, C, ...]. Raises the first fault that there was.
+        """
+        raise_fault(drawn, outcomes)
+        unfinished = None if self._cursor is None else self._cursor.unfinished
+        counted, unfinished = counted_episodes(drawn, outcomes, unfinished)
+        self.num_steps += sum(each.num_steps for each in counted)
+        self.num_episodes += sum(each.num_episodes for each in counted)
+        self._stand(None)
+        if standing is not None and unfinished is not None:
+            call, last = drawn.plan.calls[-1], drawn.rows[-1][-1]
+            pool: Any = self._pool(call.shape[0] * call.shape[1])
+            pool.take(standing.lanes, [t for t in last.tasks for _ in range(call.num_lanes)])
+            self._standing = standing
+            self._cursor = Cursor(
+                shape=call.shape,
+                tasks=last.tasks,
+                root=np.asarray(standing.root),
+                key=jax.random.wrap_key_data(standing.key),
+                obs=standing.lanes.obs,
+                carry=standing.carry,
+                episode=standing.episode,
+                unfinished=unfinished,
+                t=int(standing.t),
+            )
+        return counted
 
     def restart(self) -> None:
         """Forget all counters: the next calls repeat the first ones."""
         self.num_steps = self.num_episodes = self._num_calls = self._num_tasks = 0
-        self._cursor = None
+        self._stand(None)
 
     def abandon(self) -> None:
         """Drop unfinished episodes and all pools after a fault; counters go on."""
         self.close()
         self.statistics.take()
-        self._cursor = None
+        self._stand(None)
 
     def save(self) -> PyTree:
         """Counters, and the state of unfinished episodes: nested dicts of arrays."""
@@ -139,7 +254,7 @@ class Sampler:
         """Go on exactly where `save` stood."""
         counters = [int(x) for x in saved["counters"]]
         self.num_steps, self.num_episodes, self._num_calls, self._num_tasks = counters
-        self._cursor = None
+        self._stand(None)
         if "cursor" in saved:
             self._cursor = Cursor.restore(saved["cursor"])
             pool = self._pool(self._cursor.num_slots)
@@ -186,6 +301,9 @@ class Sampler:
         )
         return rollout, after
 
+    def _stand(self, cursor: Cursor | None) -> None:
+        self._cursor, self._standing = cursor, None
+
     def _pool(self, num_slots: int) -> Pool:
         if num_slots not in self._pools:
             self._pools[num_slots] = self.suite.make_pool(num_slots)
@@ -195,6 +313,12 @@ class Sampler:
         return named_generator(self.seed, self.stream, "tasks", counter)
 
 
-def _same(cursor: Cursor, tasks: tuple[Task, ...], num_lanes: int) -> bool:
-    same_tasks = [t.plain() for t in tasks] == [t.plain() for t in cursor.tasks]
-    return same_tasks and cursor.shape == (len(tasks), num_lanes)
+def _same(
+    place: tuple[tuple[Task, ...], tuple[int, int]], tasks: tuple[Task, ...], num_lanes: int
+) -> bool:
+    """Whether these are the tasks and lanes of `place`."""
+    before, shape = place
+    if shape != (len(tasks), num_lanes):
+        return False
+    pairs = zip(before, tasks, strict=True)
+    return all(old is new or old.plain() == new.plain() for old, new in pairs)

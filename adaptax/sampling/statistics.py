@@ -30,38 +30,81 @@ class Unfinished:
         return cls(np.zeros(shape, np.float32), np.zeros(shape, np.int64), np.zeros(shape, bool))
 
 
+@dataclass(frozen=True)
+class Ended:
+    """E episodes that ended, arrays [E]."""
+
+    tasks: Sequence[Task]
+    member: np.ndarray
+    """Place of the task among `tasks`."""
+    time: np.ndarray
+    """The step, of those counted together, at which it ended."""
+    returns: np.ndarray
+    """Undiscounted."""
+    lengths: np.ndarray
+    """Steps."""
+    solved: np.ndarray | None
+    """Whether it had success at any step; None where the suite knows none."""
+
+    def between(self, first: int, stop: int) -> Ended:
+        """Those that ended at the steps from `first` to before `stop`."""
+        rows = (self.time >= first) & (self.time < stop)
+        solved = None if self.solved is None else self.solved[rows]
+        return Ended(
+            tasks=self.tasks,
+            member=self.member[rows],
+            time=self.time[rows],
+            returns=self.returns[rows],
+            lengths=self.lengths[rows],
+            solved=solved,
+        )
+
+
+def ended_episodes(
+    tasks: Sequence[Task],
+    steps: dict[str, np.ndarray | None],
+    before: Unfinished,
+) -> tuple[Ended, Unfinished]:
+    """The episodes that ended in M tasks' N lanes, begun `before`, and what is left unfinished.
+
+    `steps` are arrays [M, N, T]: `reward`, `ended`, `valid`, and `success` or None.
+    """
+    valid = np.asarray(steps["valid"])
+    ends = np.asarray(steps["ended"]) & valid
+    reward = np.where(valid, np.asarray(steps["reward"]), 0)
+    sums, reward_sum = _since_start(reward, ends, before.reward_sum)
+    lengths, length = _since_start(valid.astype(np.int64), ends, before.length)
+    solved, success = None, before.success
+    if steps["success"] is not None:
+        hits = (np.asarray(steps["success"]) & valid).astype(np.int64)
+        counts, left = _since_start(hits, ends, before.success.astype(np.int64))
+        solved, success = counts[ends] > 0, left > 0
+    member, _, time = np.nonzero(ends)
+    ended = Ended(tasks, member, time, sums[ends], lengths[ends], solved)
+    return ended, Unfinished(reward_sum, length, success)
+
+
 class EpisodeStatistics:
     """Figures of the episodes that ended since the last `take`."""
 
     def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self._returns: list[np.ndarray] = []
-        self._lengths: list[np.ndarray] = []
-        self._ended: Counter[str | None] = Counter()
-        self._solved: Counter[str | None] = Counter()
+        self._ended: list[Ended] = []
 
     def add(self, rollout: Rollout, tasks: Sequence[Task], before: Unfinished) -> Unfinished:
         """Count a rollout of M tasks in N lanes, whose episodes may have begun `before` it."""
-        valid = np.asarray(rollout.valid)
-        ends = np.asarray(rollout.terminated | rollout.truncated) & valid
-        reward = np.where(valid, np.asarray(rollout.reward), 0)
-        sums, reward_sum = _since_start(reward, ends, before.reward_sum)
-        lengths, length = _since_start(valid.astype(np.int64), ends, before.length)
-        if ends.any():
-            self._returns.append(sums[ends])
-            self._lengths.append(lengths[ends])
-        if "success" not in rollout.extras:
-            return Unfinished(reward_sum, length, before.success)
-        success = (np.asarray(rollout.extras["success"]) & valid).astype(np.int64)
-        counts, left = _since_start(success, ends, before.success.astype(np.int64))
-        solved = (ends & (counts > 0)).sum((1, 2))
-        for task, num_ended, num_solved in zip(tasks, ends.sum((1, 2)), solved, strict=True):
-            for key in {None, task.class_name}:
-                self._ended[key] += int(num_ended)
-                self._solved[key] += int(num_solved)
-        return Unfinished(reward_sum, length, left > 0)
+        steps = {
+            "reward": rollout.reward,
+            "ended": rollout.terminated | rollout.truncated,
+            "valid": rollout.valid,
+            "success": rollout.extras.get("success"),
+        }
+        ended, unfinished = ended_episodes(tasks, steps, before)
+        self.count(ended)
+        return unfinished
+
+    def count(self, *ended: Ended) -> None:
+        """Count these episodes."""
+        self._ended += [some for some in ended if len(some.returns)]
 
     def take(self) -> dict[str, float | None]:
         """The figures by name; then count anew.
@@ -70,16 +113,27 @@ class EpisodeStatistics:
         steps, each None if no episode ended; where the suite knows success, `success`, the share of
         episodes with success at any step, and `success/CLASS`.
         """
+        ended, self._ended = self._ended, []
         figures: dict[str, float | None] = dict.fromkeys([*_FIGURES, "episode_length"])
-        if self._returns:
-            returns = np.concatenate(self._returns).astype(np.float64)
-            figures = {name: float(figure(returns)) for name, figure in _FIGURES.items()}
-            figures["episode_length"] = float(np.concatenate(self._lengths).mean())
-        for key, ended in self._ended.items():
-            if ended:
+        if not ended:
+            return figures
+        returns = np.concatenate([some.returns for some in ended]).astype(np.float64)
+        figures = {name: float(figure(returns)) for name, figure in _FIGURES.items()}
+        figures["episode_length"] = float(np.concatenate([x.lengths for x in ended]).mean())
+        num_ended, num_solved = Counter[str | None](), Counter[str | None]()
+        for some in ended:
+            if some.solved is None:
+                continue
+            counts = np.bincount(some.member, minlength=len(some.tasks))
+            solved = np.bincount(some.member, some.solved, minlength=len(some.tasks))
+            for task, count, num in zip(some.tasks, counts, solved, strict=True):
+                for key in {None, task.class_name}:
+                    num_ended[key] += int(count)
+                    num_solved[key] += int(num)
+        for key, count in num_ended.items():
+            if count:
                 name = "success" if key is None else f"success/{key}"
-                figures[name] = self._solved[key] / ended
-        self._clear()
+                figures[name] = num_solved[key] / count
         return figures
 
 

@@ -21,6 +21,21 @@ def test_a_figure_that_is_not_finite_is_named():
         check_finite({"loss": 1.0, "kl": np.inf}, "loss", "kl")
 
 
+class Given:
+    """A sampler that hands out what it was given, one thing a cycle."""
+
+    env = None
+
+    def __init__(self, *data):
+        self.data = iter(data)
+
+    def begin_iteration(self):
+        """Nothing to draw."""
+
+    def __next__(self):
+        return next(self.data)
+
+
 @dataclass(frozen=True)
 class Settings:
     factor: float = 2.0
@@ -73,7 +88,7 @@ def test_an_algorithm_must_say_how_it_acts_and_learns(missing):
 
 def test_an_iteration_learns_from_what_was_collected():
     algorithm = Plain(Settings(), SPEC)
-    state, metrics = algorithm.iteration(algorithm.init(None), iter([jnp.array(1.5)]))
+    state, metrics = algorithm.iteration(algorithm.init(None), Given(jnp.array(1.5)))
     assert float(state) == 3.0
     assert {k: float(v) for k, v in metrics.items()} == {"sum": 3.0, "data": 1.5, "calls": 1.0}
 
@@ -81,20 +96,20 @@ def test_an_iteration_learns_from_what_was_collected():
 def test_figures_of_cycles_are_means_and_counts_the_last():
     algorithm = Cyclic(Settings(), SPEC)
     state, metrics = algorithm.iteration(
-        jnp.zeros(()), iter([jnp.array(x) for x in (1.0, 2.0, 6.0)])
+        jnp.zeros(()), Given(*(jnp.array(x) for x in (1.0, 2.0, 6.0)))
     )
     assert float(state) == 18.0
     assert metrics == {"sum": pytest.approx((2 + 6 + 18) / 3), "data": 3.0, "calls": 1}
 
 
 def test_an_iteration_whose_figures_are_not_finite_is_one_clear_error():
-    data = iter([jnp.array(x) for x in (1.0, np.nan, 1.0)])
+    data = Given(*(jnp.array(x) for x in (1.0, np.nan, 1.0)))
     with pytest.raises(NotFinite, match="the update diverged: data is nan"):
         Cyclic(Settings(), SPEC).iteration(jnp.zeros(()), data)
 
 
 def test_an_update_that_cannot_be_compiled_runs_as_it_stands():
-    state, metrics = ByHand(Settings(), SPEC).iteration(jnp.ones(()), iter([jnp.array(2.0)]))
+    state, metrics = ByHand(Settings(), SPEC).iteration(jnp.ones(()), Given(jnp.array(2.0)))
     assert (float(state), metrics) == (3.0, {"sum": 1.0})
 
 
@@ -108,7 +123,7 @@ def test_a_metric_that_is_no_number_is_named(base, value, what):
             return state, {"sum": 1.0, "none": None, "note": value}
 
     with pytest.raises(ConfigError, match=f"'note' of an update must be a number, but is {what}"):
-        Telling(Settings(), SPEC).iteration(jnp.zeros(()), iter([jnp.array(2.0)]))
+        Telling(Settings(), SPEC).iteration(jnp.zeros(()), Given(jnp.array(2.0)))
 
 
 def test_a_suite_in_place_of_its_spec_is_refused():
@@ -130,7 +145,7 @@ def test_equal_algorithms_share_what_is_compiled_and_others_do_not():
     assert one != Traced(Settings(), replace(SPEC, horizon=4))
     assert one != Traced(Settings(), SPEC, networks="another")
     for algorithm in (one, same, other, one):
-        algorithm.iteration(jnp.zeros(()), iter([jnp.array(1.0)]))
+        algorithm.iteration(jnp.zeros(()), Given(jnp.array(1.0)))
     assert traced == [2.0, 3.0]
 
 

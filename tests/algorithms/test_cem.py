@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.algorithms.search.cem import CEM, CEMConfig, draw
 from adaptax.algorithms.search.cma_es import CMAES, CMAESConfig
 from adaptax.algorithms.search.family import evaluated, mean_actor

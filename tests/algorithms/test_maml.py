@@ -11,7 +11,6 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler
 
-from adaptax.algorithms.base import updated
 from adaptax.algorithms.meta import dice_maml, vpg_maml
 from adaptax.algorithms.meta.dice_maml import DICEMAML, DICEMAMLConfig
 from adaptax.algorithms.meta.maml_family import (
@@ -29,6 +28,7 @@ from adaptax.algorithms.meta.maml_family import (
 from adaptax.algorithms.meta.promp import ProMP, ProMPConfig
 from adaptax.algorithms.meta.trpo_maml import TRPOMAML, TRPOMAMLConfig
 from adaptax.algorithms.meta.vpg_maml import VPGMAML, VPGMAMLConfig
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, EnvSpec

@@ -11,7 +11,7 @@ import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
 from adaptax.algorithms import base
-from adaptax.algorithms.base import updated
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, EnvSpec

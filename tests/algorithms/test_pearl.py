@@ -13,8 +13,8 @@ import pytest
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.base import updated
 from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key

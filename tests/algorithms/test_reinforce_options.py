@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms.base import updated
 from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.networks.memory import MemoryConfig
 

@@ -16,9 +16,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
 
-from adaptax.algorithms.base import Algorithm, updated
+from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.meta.rl2 import RL2Config
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import Continuous, EnvSpec

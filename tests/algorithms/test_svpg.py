@@ -14,9 +14,9 @@ from oracles.on_policy import ratio_slopes, value_loss, values
 from oracles.trees import dot, leaves, mapped, plus
 from toys import ChangingSampler, fingerprint, point_suite
 
-from adaptax.algorithms.base import updated
 from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
 from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, mean_gradient, particle_state
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 

@@ -23,9 +23,9 @@ from oracles.dense import dense_layers, twin_layers
 from oracles.mlp import forward
 from oracles.trees import leaves, plus
 
-from adaptax.algorithms.base import updated
 from adaptax.algorithms.meta import pearl as meta_pearl
 from adaptax.algorithms.off_policy import family as off_policy
+from adaptax.algorithms.program import updated
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm

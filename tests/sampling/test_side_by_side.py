@@ -16,12 +16,19 @@ from adaptax.core.experience import Rollout
 from adaptax.core.rng import lane_keys, lane_numbers, normal
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.functional.belief import Belief
+from adaptax.sampling import compiled_engine
 from adaptax.sampling.actors import Actor, Memoryless, Part, PerMember, UniformActor, is_by_lane
-from adaptax.sampling.compiled_engine import _shared_out
+from adaptax.sampling.compiled_engine import shared_out
 from adaptax.sampling.sampler import Sampler
 
 MEMBERS = 4
 EPISODES = 2
+
+
+@pytest.fixture(autouse=True)
+def _however_few_steps(monkeypatch):
+    """Short rollouts are shared out too."""
+    monkeypatch.setattr(compiled_engine, "LEAST_STEPS", 1)
 
 
 def sampler(num_threads: int) -> Sampler:
@@ -95,7 +102,7 @@ def quick_for(*kinds: str):
 @quick_for("policy", "own policies")
 def test_parts_of_the_members_give_the_data_of_the_whole(kind):
     actor = ACTORS[kind]()
-    assert is_by_lane(actor) and _shared_out((MEMBERS, 3), 2) == (2, 3)
+    assert is_by_lane(actor) and shared_out((MEMBERS, 3), 2, 13) == (2, 3)
     assert_same(rollouts(actor, 1, 3), rollouts(actor, 2, 3))
 
 
@@ -103,7 +110,7 @@ def test_parts_of_the_members_give_the_data_of_the_whole(kind):
 def test_parts_of_every_members_lanes_give_the_data_of_the_whole(kind):
     """Three threads, which divide the lanes and not the members."""
     actor = ACTORS[kind]()
-    assert _shared_out((MEMBERS, 3), 3) == (MEMBERS, 1)
+    assert shared_out((MEMBERS, 3), 3, 13) == (MEMBERS, 1)
     assert_same(rollouts(actor, 1, 3), rollouts(actor, 3, 3))
 
 
@@ -120,7 +127,7 @@ def test_parts_of_every_members_lanes_give_the_data_of_the_whole(kind):
     ],
 )
 def test_shares_are_equal_and_of_more_than_one_lane(shape, num_threads, share):
-    assert _shared_out(shape, num_threads) == share
+    assert shared_out(shape, num_threads, 100) == share
 
 
 def test_an_actor_that_takes_one_key_for_all_is_not_taken_apart():
@@ -145,3 +152,9 @@ def test_draws_by_lane_are_standard_normal():
     draws = np.asarray(normal(lane_keys(jax.random.key(1), 0, lane_numbers(40, 50)), (40, 50, 5)))
     assert abs(draws.mean()) < 0.03 and abs(draws.std() - 1) < 0.03
     assert np.abs(np.corrcoef(draws.reshape(-1, 5).T) - np.eye(5)).max() < 0.06
+
+
+def test_a_part_is_worth_a_thread(monkeypatch):
+    monkeypatch.undo()
+    assert shared_out((1, 8), 2, 1) == (1, 8)
+    assert shared_out((1, 8), 2, 100) == (1, 4)

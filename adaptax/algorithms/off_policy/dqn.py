@@ -116,7 +116,7 @@ class DQN(Algorithm[State, Data]):
 
     def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """Steps into the replay, and gradient steps on minibatches of it."""
-        eps = epsilon(self.config, state.num_cycles) if data.learn else jnp.float32(1.0)
+        eps = jnp.where(data.learn, epsilon(self.config, state.num_cycles), 1.0)
         state, metrics = update(self.config, state, data, self.gradient_step)
         return state, {**metrics, "epsilon": eps}
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics
@@ -17,11 +16,13 @@ from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout, Transitions
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.masking import anywhere
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
 from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule
 from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
 from adaptax.sampling.actors import Actor, UniformActor
+from adaptax.sampling.exploration import AfterWarmup
 from adaptax.sampling.sampler import Sampler
 
 
@@ -149,8 +150,8 @@ class Data:
     """Steps of all lanes, without extras."""
     goes_on: Array
     """[] bool, whether its lanes start where those of the cycle before stopped."""
-    learn: bool = field(metadata={"static": True})
-    """Whether gradient steps follow: not while the replay is filled at first."""
+    learn: Array
+    """[] bool, whether gradient steps follow: not while the replay is filled at first."""
 
 
 @dataclass(frozen=True)
@@ -199,17 +200,12 @@ def init_learner(params: PyTree, target: PyTree, optimizers: Optimizers, key: ja
 
 
 def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: Actor) -> Data:
-    """A cycle's steps, uniformly at random while fewer than `warmup_steps` came.
-
-    The first cycle of an iteration draws tasks, those after it go on with them.
-    """
-    tasks = sampler.unfinished_tasks
-    if not tasks or int(state.num_cycles) % config.num_cycles == 0:
-        tasks = sampler.sample_tasks(config.num_tasks)
-    learn = int(state.replay.num_added[0]) >= config.warmup_steps
-    actor = explorer if learn else UniformActor(sampler.spec.action)
+    """A cycle's steps, uniformly at random while fewer than `warmup_steps` came."""
+    tasks = sampler.tasks_of_iteration(config.num_tasks)
+    learn = state.replay.num_added[0] >= config.warmup_steps
+    actor = AfterWarmup(explorer, UniformActor(sampler.spec.action), learn)
     num_lanes = config.num_lanes // len(tasks)
-    goes_on = np.array(sampler.goes_on(tasks, num_lanes))
+    goes_on = jnp.asarray(sampler.goes_on(tasks, num_lanes))
     rollout = sampler.steps(actor, tasks, num_lanes, config.lane_steps)
     return Data(replace(rollout.steps, extras={}), goes_on, learn)
 
@@ -217,9 +213,11 @@ def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: A
 def update(
     config: OffPolicyConfig, state: State, data: Data, gradient_step: GradientStep
 ) -> tuple[State, Metrics]:
-    """Adds to the replay, and makes a cycle's gradient steps on minibatches of it, in one scan."""
+    """Adds to the replay, and makes a cycle's gradient steps on minibatches of it, in one scan.
+
+    While the replay is filled at first there are none, and their figures are NaN.
+    """
     replay = add(state.replay, data.rollout, goes_on=data.goes_on)
-    learner, figures = state.learner, dict[str, jax.Array]()
     scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
 
     def step(learner: Learner, _: None) -> tuple[Learner, Figures]:
@@ -229,11 +227,17 @@ def update(
         learner, figures = gradient_step(learner, batch, step_key)
         return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
-    if data.learn:
+    def learned(learner: Learner) -> tuple[Learner, Figures]:
         learner, figures = jax.lax.scan(step, learner, length=config.cycle_updates)
+        return learner, jax.tree.map(jnp.mean, figures)
+
+    shapes = jax.eval_shape(learned, state.learner)[1]
+    none = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes)
+    learner, figures = jax.lax.cond(
+        anywhere(data.learn), learned, lambda learner: (learner, none), state.learner
+    )
     counters = {"replay_size": jnp.sum(replay.sizes), "num_updates": learner.num_updates}
-    state = State(learner, replay, state.num_cycles + 1)
-    return state, {**jax.tree.map(jnp.mean, figures), **counters}
+    return State(learner, replay, state.num_cycles + 1), {**figures, **counters}
 
 
 def optimizer(

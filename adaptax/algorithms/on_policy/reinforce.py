@@ -87,6 +87,7 @@ class Reinforce(Algorithm[family.State, Data]):
         memory, sizes = config.memory.make(), config.hidden_sizes
         default = ActorCritic(spec.action, sizes, memory, config.init_std)
         self.networks = default if networks is None else as_actor_critic(networks)
+        self.collects_in_program = config.baseline == "none"
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""

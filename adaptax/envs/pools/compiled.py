@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -31,7 +31,6 @@ class CompiledPool:
         """What has run on these threads and is compiled."""
         self.task_arrays: TaskArrays | None = None
         self.lanes: Lanes | None = None
-        self._task_arrays = getattr(env, "task_arrays", _arrays)
         self._tasks: list[Task | None] = [None] * num_slots
         if hasattr(env, "simulation"):
             self.simulation = self._simulation
@@ -104,34 +103,61 @@ class CompiledPool:
         lanes: Lanes = select(chosen, new, self.lanes)
         return lanes
 
+    def take(self, lanes: Lanes, tasks: Sequence[Task]) -> None:
+        """Go on from these lanes, on these tasks of all slots."""
+        if any(old is not new for old, new in zip(self._tasks, tasks, strict=True)):
+            self._set_tasks(np.arange(self.num_slots), tasks)
+        self.lanes = lanes
+
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
-        # Lanes on one task share its object; each is looked at once.
-        distinct = {id(task): task for task in tasks}
-        found = [self._task_arrays(task) for task in distinct.values()]
-        arrays = [own for own, _ in found]
-        place = {key: i for i, key in enumerate(distinct)}
-        rows = np.array([place[id(task)] for task in tasks])
+        arrays, kept = stacked(self.env, tasks)
         if self.task_arrays is None:
-            _check_fit(self.env, tasks[0], arrays[0])
             self.task_arrays = {
-                k: np.zeros((self.num_slots, *x.shape), x.dtype) for k, x in arrays[0].items()
+                k: np.zeros((self.num_slots, *x.shape[1:]), x.dtype) for k, x in arrays.items()
             }
-        shapes = {name: x.shape[1:] for name, x in self.task_arrays.items()}
-        for task, own in zip(distinct.values(), arrays, strict=True):
-            own_shapes = {name: x.shape for name, x in own.items()}
-            if own_shapes != shapes:
-                raise ConfigError(
-                    f"task {task.name!r} has parameters of the shapes {own_shapes}; "
-                    f"the tasks before it have {shapes}"
-                )
+        _check_shapes(tasks[0], _shapes(arrays), _shapes(self.task_arrays))
         for name, old in self.task_arrays.items():
-            values = np.stack([own[name] for own in arrays])[rows]
             # One task may say 0 where another says 0.5, which must not become 0.
-            real = "f" in old.dtype.kind + values.dtype.kind
+            real = "f" in old.dtype.kind + arrays[name].dtype.kind
             self.task_arrays[name] = old.astype(np.float32 if real else old.dtype)
-            self.task_arrays[name][slots] = values
-        for slot, task, row in zip(slots.tolist(), tasks, rows.tolist(), strict=True):
-            self._tasks[slot], self._kept[slot] = task, found[row][1]
+            self.task_arrays[name][slots] = arrays[name]
+        for slot, task, model in zip(slots.tolist(), tasks, kept, strict=True):
+            self._tasks[slot], self._kept[slot] = task, model
+
+
+def stacked(env: Env, tasks: Sequence[Task]) -> tuple[dict[str, np.ndarray], list[Any]]:
+    """The parameters of tasks as arrays [K, ...], and what must live as long as these are in use.
+
+    A ConfigError where the environment cannot take a step with them.
+    """
+    # Lanes on one task share its object; each is looked at once.
+    distinct = {id(task): task for task in tasks}
+    of_task = getattr(env, "task_arrays", _arrays)
+    found = [of_task(task) for task in distinct.values()]
+    place = {key: i for i, key in enumerate(distinct)}
+    rows = np.array([place[id(task)] for task in tasks])
+    first = found[0][0]
+    _check_fit(env, tasks[0], first)
+    for task, (own, _) in zip(distinct.values(), found, strict=True):
+        shapes = [{name: x.shape for name, x in params.items()} for params in (own, first)]
+        _check_shapes(task, *shapes)
+    arrays = {name: np.stack([own[name] for own, _ in found])[rows] for name in first}
+    # Integers of one task beside numbers of another are numbers.
+    numbers = {k: x.astype(np.float32) for k, x in arrays.items() if x.dtype.kind == "f"}
+    return {**arrays, **numbers}, [found[row][1] for row in rows.tolist()]
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Of a row each."""
+    return {name: x.shape[1:] for name, x in arrays.items()}
+
+
+def _check_shapes(task: Task, own: dict[str, Any], before: dict[str, Any]) -> None:
+    if own != before:
+        raise ConfigError(
+            f"task {task.name!r} has parameters of the shapes {own}; "
+            f"the tasks before it have {before}"
+        )
 
 
 def _arrays(task: Task) -> tuple[dict[str, np.ndarray], None]:
@@ -143,6 +169,26 @@ def _arrays(task: Task) -> tuple[dict[str, np.ndarray], None]:
 
 def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:
     """Raise a one-line error where the environment cannot take a step with a task's parameters."""
+    shapes = {name: x.shape for name, x in params.items()}
+    try:
+        _try_step(
+            env,  # type: ignore[arg-type]
+            tuple((name, x.shape, x.dtype) for name, x in params.items()),
+        )
+    except KeyError as error:
+        raise ConfigError(
+            f"task {task.name!r} has the parameters {sorted(params)}; the environment takes {error}"
+        ) from error
+    except (IndexError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the environment cannot take a step with task {task.name!r}, whose parameters have "
+            f"the shapes {shapes}: {one_line(error)}"
+        ) from error
+
+
+@cache
+def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) -> None:
+    """Raise what a step with parameters of these names, shapes and types raises."""
 
     def one_step(params: TaskArrays) -> Any:
         key = jax.random.key(0)
@@ -153,18 +199,8 @@ def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:
             raise EnvironmentFault("a step of a compiled environment gives reward and next_obs")
         return step_extras(env.spec, step)
 
-    try:
-        jax.eval_shape(one_step, params)
-    except KeyError as error:
-        raise ConfigError(
-            f"task {task.name!r} has the parameters {sorted(params)}; the environment takes {error}"
-        ) from error
-    except (IndexError, TypeError, ValueError) as error:
-        shapes = {name: x.shape for name, x in params.items()}
-        raise ConfigError(
-            f"the environment cannot take a step with task {task.name!r}, whose parameters have "
-            f"the shapes {shapes}: {one_line(error)}"
-        ) from error
+    arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in params}  # type: ignore[no-untyped-call]
+    jax.eval_shape(one_step, arrays)
 
 
 _reset = partial(jax.jit, static_argnums=0)(reset_lanes)

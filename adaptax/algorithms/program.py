@@ -1,0 +1,246 @@
+"""The compiled programs of an algorithm: its update alone, or whole iterations.
+
+An iteration is one program, interaction and learning, where the environment can be compiled and
+nothing is gained by running its lanes side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptax.core.devices import over_devices
+from adaptax.core.errors import EnvironmentFault, check, one_line
+from adaptax.core.experience import PyTree
+from adaptax.sampling.in_program import Draw, Plan, SamplerInProgram, Standing, strongly_typed
+from adaptax.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from adaptax.algorithms.base import Algorithm
+    from adaptax.sampling.draws import Counted
+
+Metrics = dict[str, Any]
+"""Figures of one iteration by name, each a number."""
+NUMBERS = (int, float, np.generic, np.ndarray, jax.Array, type(None))
+"""What a figure may be; None where there is none."""
+STEPS_OF_A_CALL = 2**14
+"""Environment steps after which a program of several iterations ends."""
+MOST_ITERATIONS = 256
+"""Of one program: their figures wait for its end."""
+
+
+def updated(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
+    """What `algorithm.update` gives, compiled if it can be."""
+    if not algorithm.traceable:
+        return _with_numbers(algorithm.update(state, data))
+    rows, rest = _rows_apart(algorithm, state)
+    run = partial(_compiled_update(tuple(algorithm.compiler_options.items())), algorithm, rows)
+    if algorithm.data_by_task:
+        result: tuple[Any, Metrics] = over_devices(run, rest, data)
+        return result
+    return run(rest, data)
+
+
+@cache
+def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+    """The program of an update; one for all algorithms with these compiler options."""
+
+    def run(
+        algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
+    ) -> tuple[Any, Metrics]:
+        return _with_numbers(algorithm.update(_with_rows(rest, rows), data))
+
+    return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole iterations of an algorithm as one program, on the environment of a sampler."""
+
+    algorithm: Algorithm[Any, Any]
+    env: Any
+    plan: Plan
+    most: int
+    """Iterations of one call."""
+    most_steps: int
+    """Environment steps of an iteration, if no lane ends its episodes before others."""
+    example: Any = field(compare=False)
+    """Parameters of a few tasks."""
+    standing: Any = field(compare=False)
+    """Shapes and types of where interaction stands; None if nothing goes on."""
+
+    def run(
+        self, state: PyTree, sampler: Sampler, num: int
+    ) -> tuple[PyTree, list[Metrics], list[Counted]]:
+        """The state after `num` iterations, and of each its metrics and what was counted.
+
+        Replays of the given state lose their rows.
+        """
+        drawn = sampler.draw(self.plan, num, self.algorithm.num_cycles)
+        draws, kept = sampler.arrays_of(drawn, self.example)
+        draws = jax.tree.map(partial(_padded, self.most), draws)
+        rows, rest = _rows_apart(self.algorithm, jax.tree.map(_strong, state))
+        standing = sampler.standing(self.standing)
+        program = _compiled_whole(tuple(self.algorithm.compiler_options.items()))
+        try:
+            (state, standing), (metrics, outcomes) = program(
+                self, rows, rest, standing, draws, np.int32(num)
+            )
+            metrics, outcomes = jax.device_get((metrics, outcomes))
+        except jax.errors.JaxRuntimeError as error:
+            raise EnvironmentFault(one_line(error)) from error
+        del kept
+        outcomes = jax.tree.map(lambda x: x[:num], outcomes)
+        counted = sampler.count(drawn, outcomes, standing)
+        each = [{name: x[k] for name, x in metrics.items()} for k in range(num)]
+        return state, each, counted
+
+
+def whole_of(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
+    """Whole iterations as a program, or None where they cannot or need not be one."""
+    if not (algorithm.traceable and algorithm.collects_in_program) or sampler.env is None:
+        return None
+    if algorithm not in sampler.programs:
+        sampler.programs[algorithm] = _planned(algorithm, state, sampler)
+    found: Whole | None = sampler.programs[algorithm]
+    return found
+
+
+def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
+    """What `collect` asks for, found by tracing it."""
+    plans: list[Plan] = []
+    env, example = sampler.env, sampler.example_tasks()
+    assert env is not None
+
+    def collect(state: PyTree) -> Standing | None:
+        asked = SamplerInProgram(env, None, None, example)
+        algorithm.collect(state, asked)  # type: ignore[arg-type]
+        plans.append(asked.plan)
+        return asked.standing
+
+    standing = jax.eval_shape(collect, state)
+    plan = plans[-1]
+    if any(call.runs_apart(sampler.num_threads) for call in plan.calls):
+        return None
+    steps = sum(int(np.prod(call.shape)) * call.num_steps for call in plan.calls)
+    steps = max(steps * algorithm.num_cycles, 1)
+    most = 1 if algorithm.in_place else int(np.clip(STEPS_OF_A_CALL // steps, 1, MOST_ITERATIONS))
+    return Whole(algorithm, env, plan, most, steps, example, standing)
+
+
+@cache
+def _compiled_whole(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+    """The program of whole iterations with these compiler options."""
+    return jax.jit(_whole, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+
+
+def _whole(
+    whole: Whole,
+    rows: dict[str, Any],
+    rest: Any,
+    standing: Standing | None,
+    draws: tuple[Draw, ...],
+    num: jax.Array,
+) -> Any:
+    """The state and standing after `num` iterations, and figures and outcomes [K, ...] of each."""
+    start = strongly_typed((_with_rows(rest, rows), standing))
+    first = jax.tree.map(lambda x: x[0], draws)
+    if whole.most == 1:
+        after, record = _iteration(whole, start, first)
+        return after, jax.tree.map(lambda x: x[None], record)
+    shapes = jax.eval_shape(partial(_iteration, whole), start, first)[1]
+    blank = jax.tree.map(lambda x: jnp.zeros((whole.most, *x.shape), x.dtype), shapes)
+
+    def iteration(loop: Any) -> Any:
+        done, now, record = loop
+        now, new = _iteration(whole, now, jax.tree.map(lambda x: x[done], draws))
+        return done + 1, now, jax.tree.map(lambda x, y: x.at[done].set(y), record, new)
+
+    loop = (jnp.int32(0), start, blank)
+    _, after, record = jax.lax.while_loop(lambda loop: loop[0] < num, iteration, loop)
+    return after, record
+
+
+@partial(jax.jit, static_argnums=0)
+def _iteration(whole: Whole, start: Any, draws: tuple[Draw, ...]) -> Any:
+    """One iteration; draws [C, ...]. Compiled by itself it is traced once, whoever calls it."""
+
+    def cycle(now: Any, draws: tuple[Draw, ...]) -> Any:
+        state, standing = now
+        sampler = SamplerInProgram(whole.env, draws, standing, whole.example)
+        data = whole.algorithm.collect(state, sampler)  # type: ignore[arg-type]
+        assert sampler.plan == whole.plan
+        state, metrics = _with_numbers(whole.algorithm.update(state, data))
+        metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
+        return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
+
+    after, (metrics, outcomes) = jax.lax.scan(cycle, start, draws)
+    return after, ({k: _over_cycles(x) for k, x in metrics.items()}, outcomes)
+
+
+def _over_cycles(x: jax.Array | None) -> jax.Array | None:
+    """The mean [] over the cycles [C] that have a figure; of integers, which count, the last."""
+    if x is None or jnp.issubdtype(x.dtype, jnp.integer):
+        return x if x is None else x[-1]
+    return x[0] if len(x) == 1 else jnp.nanmean(x)
+
+
+def means(cycles: Sequence[Metrics]) -> Metrics:
+    """Each figure's mean over the cycles that have it; of integers, which count, the last."""
+    names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
+    columns = {name: np.array([m[name] for m in cycles if name in m]) for name in names}
+    return {
+        name: int(column[-1]) if column.dtype.kind in "iu" else _nanmean(column)
+        for name, column in columns.items()
+    }
+
+
+def _nanmean(x: np.ndarray) -> float:
+    return float(np.nanmean(x)) if not np.isnan(x).all() else float("nan")
+
+
+def _strong(x: Any) -> Any:
+    """The array with a type of its own, or each of two types would have its program."""
+    return jnp.asarray(x, x.dtype) if getattr(x, "weak_type", False) else x
+
+
+def _padded(most: int, x: np.ndarray) -> np.ndarray:
+    """Rows [K, ...] with zeros behind, so many in all."""
+    if len(x) == most:
+        return x
+    return np.concatenate([x, np.zeros((most - len(x), *x.shape[1:]), x.dtype)])
+
+
+def _with_numbers(result: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+    """What an update gave; a ConfigError where one of its metrics is no number."""
+    for name, value in result[1].items():
+        shape = getattr(value, "shape", ())
+        what = f"of shape {shape}" if shape else f"a {type(value).__name__}"
+        number = isinstance(value, NUMBERS) and not shape
+        check(number, f"the metric {name!r} of an update must be a number, but is {what}")
+    return result
+
+
+def _rows_apart(algorithm: Algorithm[Any, Any], state: Any) -> tuple[dict[str, Any], Any]:
+    """The rows of the replays that are written in place, and the state without them."""
+    rows = {name: getattr(state, name).rows for name in algorithm.in_place}
+    return rows, _with_rows(state, dict.fromkeys(rows))
+
+
+def _with_rows(state: Any, rows: Mapping[str, Any]) -> Any:
+    """The state with other rows in the named replays."""
+    replays = {name: replace(getattr(state, name), rows=x) for name, x in rows.items()}
+    return replace(state, **replays) if replays else state
+
+
+def rewound(before: Any, after: Any, names: Sequence[str]) -> Any:
+    """The state before, with what is left of its replays in the rows of the state after."""
+    return replace(
+        before, **{name: getattr(before, name).rewound(getattr(after, name)) for name in names}
+    )
