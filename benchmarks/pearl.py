@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from turns import median_milliseconds, write_report
 
-from adaptax.algorithms.program import updated
 from adaptax.algorithms.meta.pearl import PEARL, Data, State
+from adaptax.algorithms.program import updated
 from adaptax.core.experience import Rollout
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.build import make_algorithm, make_suite

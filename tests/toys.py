@@ -103,6 +103,8 @@ def train_sampler(suite: Suite, seed: int = 0) -> Sampler:
 class ChangingSampler(Sampler):
     """A sampler whose rollouts go through `change(rollout, actor)` before anyone sees them."""
 
+    env = None  # or they would be part of whole iterations, which nobody sees
+
     def __init__(self, suite: Suite, change: Callable[[Rollout, Actor], Rollout]) -> None:
         super().__init__(suite, suite.train, 0, "train")
         self.change = change

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 import jax
 import numpy as np
 
-from adaptax.algorithms.program import Metrics, means, rewound, updated, whole_of
+from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
 from adaptax.core.config import check_numbers
 from adaptax.core.errors import NotFinite
 from adaptax.core.experience import Rollout
@@ -37,8 +37,10 @@ class Algorithm(ABC, Generic[State, Data]):
     """What the command line and run directories call it."""
     traceable: ClassVar[bool] = True
     """Whether `update` can be compiled; else it runs as it stands."""
-    collects_in_program: bool = True
-    """Whether `collect` can be traced, its sampler one within the program."""
+    collects_in_program: bool = False
+    """Whether `collect` can be traced too, so that where the environment compiles a whole iteration
+    is one program: then it asks of its sampler for tasks, `episodes`, `steps` and `goes_on` only,
+    and nothing in it looks at the values of arrays."""
     in_place: ClassVar[tuple[str, ...]] = ()
     """Replays of the state, by field: an update writes to their rows where they lie, and the state
     that was given loses them."""
@@ -109,11 +111,8 @@ class Algorithm(ABC, Generic[State, Data]):
         """
         whole = whole_of(self, state, sampler)
         if whole is not None:
-            before = state
-            state, (metrics,), (counted,) = whole.run(state, sampler, 1)
+            state, (metrics,), (counted,) = whole.run(state, sampler, 1, keep)
             sampler.statistics.count(*counted.ended)
-            if keep is not None and self.in_place:
-                keep(rewound(before, state, self.in_place))
         else:
             state, metrics = self._cycle_by_cycle(state, sampler, keep)
         self.check_metrics(metrics)
@@ -132,7 +131,7 @@ class Algorithm(ABC, Generic[State, Data]):
         for _ in range(self.num_cycles):
             data = self.collect(state, sampler)
             state, metrics = updated(self, state, data)
-            cycles.append(metrics)
+            cycles.append(there(metrics))
             if keep is not None and self.in_place:
                 keep(rewound(before, state, self.in_place))
         return state, cycles[0] if len(cycles) == 1 else means(cycles)

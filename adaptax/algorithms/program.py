@@ -29,6 +29,8 @@ Metrics = dict[str, Any]
 """Figures of one iteration by name, each a number."""
 NUMBERS = (int, float, np.generic, np.ndarray, jax.Array, type(None))
 """What a figure may be; None where there is none."""
+ABSENT = float(np.finfo(np.float32).min)
+"""What an update gives in a cycle that lacks a figure which others have."""
 STEPS_OF_A_CALL = 2**14
 """Environment steps after which a program of several iterations ends."""
 MOST_ITERATIONS = 256
@@ -76,11 +78,15 @@ class Whole:
     """Shapes and types of where interaction stands; None if nothing goes on."""
 
     def run(
-        self, state: PyTree, sampler: Sampler, num: int
+        self,
+        state: PyTree,
+        sampler: Sampler,
+        num: int,
+        keep: Callable[[PyTree], None] | None = None,
     ) -> tuple[PyTree, list[Metrics], list[Counted]]:
         """The state after `num` iterations, and of each its metrics and what was counted.
 
-        Replays of the given state lose their rows.
+        Replays of the given state lose their rows; what is left of it goes to `keep`, if any are.
         """
         drawn = sampler.draw(self.plan, num, self.algorithm.num_cycles)
         draws, kept = sampler.arrays_of(drawn, self.example)
@@ -89,17 +95,19 @@ class Whole:
         standing = sampler.standing(self.standing)
         program = _compiled_whole(tuple(self.algorithm.compiler_options.items()))
         try:
-            (state, standing), (metrics, outcomes) = program(
+            (after, standing), (metrics, outcomes) = program(
                 self, rows, rest, standing, draws, np.int32(num)
             )
             metrics, outcomes = jax.device_get((metrics, outcomes))
         except jax.errors.JaxRuntimeError as error:
             raise EnvironmentFault(one_line(error)) from error
         del kept
+        if keep is not None and self.algorithm.in_place:
+            keep(rewound(state, after, self.algorithm.in_place))
         outcomes = jax.tree.map(lambda x: x[:num], outcomes)
         counted = sampler.count(drawn, outcomes, standing)
-        each = [{name: x[k] for name, x in metrics.items()} for k in range(num)]
-        return state, each, counted
+        each = [there(jax.tree.map(lambda x: x[k], metrics)) for k in range(num)]  # noqa: B023
+        return after, each, counted
 
 
 def whole_of(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
@@ -188,7 +196,10 @@ def _over_cycles(x: jax.Array | None) -> jax.Array | None:
     """The mean [] over the cycles [C] that have a figure; of integers, which count, the last."""
     if x is None or jnp.issubdtype(x.dtype, jnp.integer):
         return x if x is None else x[-1]
-    return x[0] if len(x) == 1 else jnp.nanmean(x)
+    if len(x) == 1:
+        return x[0]
+    there = x != ABSENT
+    return jnp.where(there.any(), jnp.mean(x, where=there), ABSENT)
 
 
 def means(cycles: Sequence[Metrics]) -> Metrics:
@@ -196,13 +207,14 @@ def means(cycles: Sequence[Metrics]) -> Metrics:
     names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
     columns = {name: np.array([m[name] for m in cycles if name in m]) for name in names}
     return {
-        name: int(column[-1]) if column.dtype.kind in "iu" else _nanmean(column)
+        name: int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
         for name, column in columns.items()
     }
 
 
-def _nanmean(x: np.ndarray) -> float:
-    return float(np.nanmean(x)) if not np.isnan(x).all() else float("nan")
+def there(metrics: Metrics) -> Metrics:
+    """The figures that are not absent."""
+    return {name: x for name, x in metrics.items() if x is None or x != ABSENT}
 
 
 def _strong(x: Any) -> Any:

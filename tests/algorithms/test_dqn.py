@@ -113,7 +113,8 @@ def test_the_share_of_chance_in_the_data_is_epsilon():
     np.testing.assert_allclose(logged, [1.0, 0.45, 0.275, 0.1875], rtol=1e-6)
     for k in (1, 3):
         rollout, actor = collected[k]
-        greedy = np.argmax(actor.network.apply(actor.params, rollout.obs), -1)
+        explorer = actor.explorer
+        greedy = np.argmax(explorer.network.apply(explorer.params, rollout.obs), -1)
         others = np.mean(greedy != np.asarray(rollout.action))
         expected = logged[k] * 7 / 8
         error = np.sqrt(expected * (1 - expected) / greedy.size)

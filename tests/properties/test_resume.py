@@ -19,25 +19,26 @@ import sys, time
 from adaptax.experiment import cli, trainer
 from adaptax.sampling.sampler import Sampler
 
-iterations = 0
-one_iteration = trainer.Trainer._one_iteration
+done = 0
+some_iterations = trainer.Trainer._some_iterations
 
-def count(self):
-    global iterations
-    iterations += 1
-    return one_iteration(self)
+def note(self, limits):
+    global done
+    done = self.iteration
+    return some_iterations(self, limits)
 
 def stall(method):
     def call(self, *args):
-        rollout = method(self, *args)
-        if iterations == 5:
+        result = method(self, *args)
+        if done == 4:
             print("in iteration 5", flush=True)
             time.sleep(600)
-        return rollout
+        return result
     return call
 
-trainer.Trainer._one_iteration = count
+trainer.Trainer._some_iterations = note
 Sampler.episodes, Sampler.steps = stall(Sampler.episodes), stall(Sampler.steps)
+Sampler.draw = stall(Sampler.draw)
 cli.main(sys.argv[1:])
 """
 

@@ -50,7 +50,6 @@ class DICEMAML(Algorithm[State, Data]):
     """MAML with the magic box; `networks` as in maml_family.py."""
 
     name = "dice-maml"
-    collects_in_program = False
     data_by_task = True
     finite_metrics = ("policy_loss", "kl")
     config: DICEMAMLConfig

@@ -223,7 +223,6 @@ class PEARL(Algorithm[State, Data]):
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss")
     task_counts = ("num_train_tasks",)
-    collects_in_program = False
     config: PEARLConfig
     networks: Networks
 

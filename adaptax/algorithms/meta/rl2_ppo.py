@@ -44,6 +44,7 @@ class RL2PPO(Algorithm[State, Rollout]):
 
     name = "rl2-ppo"
     config: RL2PPOConfig
+    collects_in_program = True
     trained_episodes: int
     finite_metrics = ("approx_kl", "value_loss")
 

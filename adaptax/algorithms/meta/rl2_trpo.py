@@ -46,6 +46,7 @@ class RL2TRPO(Algorithm[State, Rollout]):
 
     name = "rl2-trpo"
     config: RL2TRPOConfig
+    collects_in_program = True
     trained_episodes: int
     finite_metrics = ("kl", "value_loss")
 

@@ -55,6 +55,7 @@ class DDPG(Algorithm[State, Data]):
     """Deep deterministic policy gradient; `networks` is the family's `Networks`."""
 
     name = "ddpg"
+    collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss", "q")
     config: DDPGConfig

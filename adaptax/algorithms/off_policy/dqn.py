@@ -91,6 +91,7 @@ class DQN(Algorithm[State, Data]):
     """Deep Q-learning; `networks` is a Flax module, obs [..., O] -> values [..., A]."""
 
     name = "dqn"
+    collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "q")
     config: DQNConfig

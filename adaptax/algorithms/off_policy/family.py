@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.program import ABSENT
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout, Transitions
@@ -215,7 +216,7 @@ def update(
 ) -> tuple[State, Metrics]:
     """Adds to the replay, and makes a cycle's gradient steps on minibatches of it, in one scan.
 
-    While the replay is filled at first there are none, and their figures are NaN.
+    While the replay is filled at first there are none, nor their figures.
     """
     replay = add(state.replay, data.rollout, goes_on=data.goes_on)
     scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
@@ -232,7 +233,7 @@ def update(
         return learner, jax.tree.map(jnp.mean, figures)
 
     shapes = jax.eval_shape(learned, state.learner)[1]
-    none = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes)
+    none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
     learner, figures = jax.lax.cond(
         anywhere(data.learn), learned, lambda learner: (learner, none), state.learner
     )

@@ -84,6 +84,7 @@ class SAC(Algorithm[State, Data]):
     """Soft actor-critic; `networks` is the family's `Networks`."""
 
     name = "sac"
+    collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss", "q", "entropy")
     config: SACConfig

@@ -61,6 +61,7 @@ class TD3(Algorithm[State, Data]):
     """Twin delayed deep deterministic policy gradient; `networks` is the family's `Networks`."""
 
     name = "td3"
+    collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "q")
     config: TD3Config

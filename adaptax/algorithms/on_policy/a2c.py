@@ -56,6 +56,7 @@ class A2C(Algorithm[State, Rollout]):
 
     name = "a2c"
     config: A2CConfig
+    collects_in_program = True
     finite_metrics = ("loss_before", "kl")
 
     def __init__(self, config: A2CConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:

@@ -76,6 +76,7 @@ class PPO(Algorithm[State, Rollout]):
 
     name = "ppo"
     config: PPOConfig
+    collects_in_program = True
     finite_metrics = ("loss_before", "kl")
 
     def __init__(self, config: PPOConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:

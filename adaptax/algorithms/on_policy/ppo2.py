@@ -67,6 +67,7 @@ class PPO2(Algorithm[State, Rollout]):
 
     name = "ppo2"
     config: PPO2Config
+    collects_in_program = True
     finite_metrics = ("loss_before", "kl")
 
     def __init__(

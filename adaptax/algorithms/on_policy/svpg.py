@@ -70,6 +70,7 @@ class SVPG(Algorithm[State, Rollout]):
 
     name = "svpg"
     config: SVPGConfig
+    collects_in_program = True
     may_be_infinite = (".returns",)
     finite_metrics = ("direction_norm",)
 

@@ -57,6 +57,7 @@ class TRPO(Algorithm[State, Rollout]):
 
     name = "trpo"
     config: TRPOConfig
+    collects_in_program = True
     finite_metrics = ("loss_before", "kl")
 
     def __init__(

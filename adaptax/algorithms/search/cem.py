@@ -84,6 +84,7 @@ class CEM(Algorithm[State, Data]):
 
     name = "cem"
     config: CEMConfig
+    collects_in_program = True
     may_be_infinite = (".best.score",)
 
     def __init__(self, config: CEMConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:

@@ -37,6 +37,7 @@ class NOP(Algorithm[PyTree, PyTree]):
 
     name = "nop"
     config: NOPConfig
+    collects_in_program = True
 
     def __init__(self, config: NOPConfig, spec: EnvSpec, networks: None = None) -> None:
         super().__init__(config, spec)
