@@ -23,7 +23,7 @@ from adaptax.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from adaptax.algorithms.base import Algorithm
-    from adaptax.sampling.draws import Counted
+    from adaptax.sampling.draws import Counted, Drawn
 
 Metrics = dict[str, Any]
 """Figures of one iteration by name, each a number."""
@@ -88,26 +88,75 @@ class Whole:
 
         Replays of the given state lose their rows; what is left of it goes to `keep`, if any are.
         """
-        drawn = sampler.draw(self.plan, num, self.algorithm.num_cycles)
-        draws, kept = sampler.arrays_of(drawn, self.example)
-        draws = jax.tree.map(partial(_padded, self.most), draws)
-        rows, rest = _rows_apart(self.algorithm, jax.tree.map(_strong, state))
+        drawn, draws, kept = self._drawn(sampler, num)
         standing = sampler.standing(self.standing)
-        program = _compiled_whole(tuple(self.algorithm.compiler_options.items()))
-        try:
-            (after, standing), (metrics, outcomes) = program(
-                self, rows, rest, standing, draws, np.int32(num)
-            )
-            metrics, outcomes = jax.device_get((metrics, outcomes))
-        except jax.errors.JaxRuntimeError as error:
-            raise EnvironmentFault(one_line(error)) from error
+        (after, standing), record = self._called(_whole, state, standing, draws, num)
         del kept
         if keep is not None and self.algorithm.in_place:
             keep(rewound(state, after, self.algorithm.in_place))
-        outcomes = jax.tree.map(lambda x: x[:num], outcomes)
+        return after, *self._counted(sampler, drawn, standing, record)
+
+    def run_together(
+        self,
+        states: PyTree,
+        samplers: Sequence[Sampler],
+        num: int,
+        keep: Callable[[PyTree], None] | None = None,
+    ) -> tuple[PyTree, list[tuple[list[Metrics], list[Counted]]]]:
+        """The same for S runs at once: states [S, ...], and a sampler and figures of each."""
+        drawn, draws, kept = zip(*(self._drawn(s, num) for s in samplers), strict=True)
+        standing = stacked([sampler.standing(self.standing) for sampler in samplers])
+        every = jax.tree.map(lambda *xs: np.stack(xs), *draws)
+        (after, standing), record = self._called(_together, states, standing, every, num)
+        del kept
+        if keep is not None and (names := self.algorithm.in_place):
+            keep(jax.vmap(lambda old, new: rewound(old, new, names))(states, after))
+        standings = unstacked(standing, len(samplers))
+        records = [jax.tree.map(lambda x: x[i], record) for i in range(len(samplers))]  # noqa: B023
+        each = zip(samplers, drawn, standings, records, strict=True)
+        return after, [self._counted(*one) for one in each]
+
+    def _drawn(self, sampler: Sampler, num: int) -> tuple[Drawn, tuple[Draw, ...], Any]:
+        drawn = sampler.draw(self.plan, num, self.algorithm.num_cycles)
+        draws, kept = sampler.arrays_of(drawn, self.example)
+        return drawn, jax.tree.map(partial(_padded, self.most), draws), kept
+
+    def _called(
+        self, program: Any, state: PyTree, standing: Any, draws: tuple[Draw, ...], num: int
+    ) -> Any:
+        """What comes of it, figures and outcomes as NumPy arrays."""
+        rows, rest = _rows_apart(self.algorithm, jax.tree.map(_strong, state))
+        run = _compiled(program, tuple(self.algorithm.compiler_options.items()))
+        try:
+            after, record = run(self, rows, rest, standing, draws, np.int32(num))
+            return after, jax.device_get(record)
+        except jax.errors.JaxRuntimeError as error:
+            raise EnvironmentFault(one_line(error)) from error
+
+    def _counted(
+        self, sampler: Sampler, drawn: Drawn, standing: Any, record: Any
+    ) -> tuple[list[Metrics], list[Counted]]:
+        num = drawn.num_iterations
+        metrics, outcomes = jax.tree.map(lambda x: x[:num], record)
         counted = sampler.count(drawn, outcomes, standing)
-        each = [there(jax.tree.map(lambda x: x[k], metrics)) for k in range(num)]  # noqa: B023
-        return after, each, counted
+        each = [jax.tree.map(lambda x: x[k], metrics) for k in range(num)]  # noqa: B023
+        return [there(figures) for figures in each], counted
+
+
+def stacked(trees: Sequence[PyTree]) -> PyTree:
+    """Leaves [S, ...] of S trees."""
+    return _stacked(tuple(trees))
+
+
+@jax.jit
+def _stacked(trees: tuple[PyTree, ...]) -> PyTree:
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *trees)
+
+
+@partial(jax.jit, static_argnums=1)
+def unstacked(tree: PyTree, num: int) -> list[PyTree]:
+    """S trees of leaves [S, ...]."""
+    return [jax.tree.map(lambda x: x[i], tree) for i in range(num)]  # noqa: B023
 
 
 def whole_of(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
@@ -143,9 +192,15 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
 
 
 @cache
-def _compiled_whole(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
-    """The program of whole iterations with these compiler options."""
-    return jax.jit(_whole, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+def _compiled(program: Callable[..., Any], options: tuple[tuple[str, str], ...]) -> Any:
+    """A program of whole iterations with these compiler options."""
+    return jax.jit(program, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+
+
+def _together(whole: Whole, rows: Any, rest: Any, standing: Any, draws: Any, num: Any) -> Any:
+    """`_whole` of S runs, leaves [S, ...]."""
+    axes = (0, 0, 0, 0, None)
+    return jax.vmap(partial(_whole, whole), axes)(rows, rest, standing, draws, num)
 
 
 def _whole(

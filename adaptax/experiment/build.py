@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
+from adaptax.experiment.group import Group, member_dir
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
@@ -59,12 +60,14 @@ def train(
     algorithm: Mapping[str, Any] | None = None,
     suite: Mapping[str, Any] | None = None,
     networks: Any = None,
+    seeds: Sequence[int] | None = None,
     **settings: Any,
-) -> Trainer:
+) -> Trainer | Group:
     """Train an algorithm on a suite, each an object or a registered name; the trainer afterwards.
 
     `algorithm` and `suite` are settings of what is named, `networks` the algorithm's, all others
-    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE.
+    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE. With `seeds`, range(8)
+    say, it is a group of runs, one a seed, in one program where the environment compiles.
     """
     chosen = suite_or_name
     if isinstance(chosen, str):
@@ -79,7 +82,12 @@ def train(
         check(not given, "settings and networks go with an algorithm's name, not with an object")
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     settings["run_dir"] = str(settings["run_dir"])
-    trainer = Trainer(from_dict(TrainerConfig, settings, where="trainer"), agent, chosen)
+    config = from_dict(TrainerConfig, settings, where="trainer")
+    trainer: Trainer | Group
+    if seeds is None:
+        trainer = Trainer(config, agent, chosen)
+    else:
+        trainer = Group(config, seeds, agent, chosen)
     try:
         trainer.run()
     except BaseException:
@@ -132,6 +140,13 @@ def load_run(
     check_networks(run_dir, recorded, algorithm)
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
     return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
+
+
+def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
+    """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
+    first = load_run(member_dir(run_dir, seeds[0]), **changes)
+    config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
+    return Group(config, seeds, first.algorithm, first.suite)
 
 
 def recorded_trainer(run_dir: Path) -> TrainerConfig:

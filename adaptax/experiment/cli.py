@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -9,7 +11,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 from adaptax.core.compilation import keep_compiled_programs
 from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
@@ -28,6 +32,7 @@ from adaptax.experiment.arguments import (
 from adaptax.experiment.console import say, settle
 from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
 
+SEEDS = "Train from several seeds, 0:8 (0 to 7) or 0,3,5, each in a folder of RUN_DIR."
 USAGE = """usage: adaptax COMMAND ...
 
   list                             algorithms and task suites
@@ -114,6 +119,7 @@ def train_command(args: list[str]) -> None:
             ("trainer", TrainerConfig, field(default=TrainerConfig(default_run_dir(*names)))),
             ("algorithm", algorithm_config, field(default_factory=algorithm_config)),
             ("suite", suite_config, field(default_factory=suite_config)),
+            ("seeds", Annotated[str | None, arg(help=SEEDS)], None),
         ],
         frozen=True,
     )
@@ -126,8 +132,15 @@ def train_command(args: list[str]) -> None:
     )
     _set_up_process(options.trainer.num_cores)
     suite = with_config(make, options.suite)
-    trainer = Trainer(options.trainer, algorithm_class(options.algorithm, suite.spec), suite)
-    _to_its_end(trainer, trainer.run)
+    algorithm = algorithm_class(options.algorithm, suite.spec)
+    if options.seeds is None:
+        trainer = Trainer(options.trainer, algorithm, suite)
+        _to_its_end(trainer, trainer.run)
+        return
+    from adaptax.experiment.group import Group, parse_seeds
+
+    group = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
+    _to_their_end(group, group.run, ["train", *args])
 
 
 def resume_command(args: list[str]) -> None:
@@ -140,9 +153,17 @@ def resume_command(args: list[str]) -> None:
             "num_steps": None,
             "max_seconds": None,
         }
-    from adaptax.experiment.build import recorded_trainer
+    from adaptax.experiment.build import load_group, recorded_trainer
+    from adaptax.experiment.group import group_seeds, member_dir
 
-    _set_up_process(recorded_trainer(Path(options.run_dir)).num_cores)
+    run_dir = Path(options.run_dir)
+    seeds = group_seeds(run_dir)
+    first = run_dir if seeds is None else member_dir(run_dir, seeds[0])
+    _set_up_process(recorded_trainer(first).num_cores)
+    if seeds is not None:
+        group = load_group(run_dir, seeds, **changes)
+        _to_their_end(group, group.resume, ["resume", *args])
+        return
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     _to_its_end(trainer, trainer.resume)
 
@@ -153,10 +174,14 @@ def evaluate_command(args: list[str]) -> None:
     from adaptax.core.config import to_dict
     from adaptax.core.devices import check_platform
     from adaptax.experiment.build import recorded_trainer
+    from adaptax.experiment.group import group_seeds
     from adaptax.experiment.report import evaluation_json, print_evaluation
     from adaptax.experiment.run_dir import read_config
 
     check_platform()
+    if (seeds := group_seeds(Path(options.run_dir))) is not None:
+        _evaluate_members(options.run_dir, seeds, args)
+        return
     protocol = to_dict(recorded_trainer(Path(options.run_dir)).evaluation)
     names = ("num_tasks", "num_lanes", "num_episodes", "num_test_episodes")
     asked = {name: getattr(options, name) for name in names}
@@ -180,18 +205,36 @@ def evaluate_command(args: list[str]) -> None:
         trainer.close()
 
 
+def _evaluate_members(run_dir: str, seeds: Sequence[int], args: list[str]) -> None:
+    """Evaluate every seed of a group; as JSON, a list of what each one gives."""
+    from adaptax.experiment.group import member_dir
+
+    as_json, reports = "--json" in args, list[Any]()
+    for seed in seeds:
+        text = io.StringIO()
+        mine = [str(member_dir(Path(run_dir), seed)) if a == run_dir else a for a in args]
+        with contextlib.redirect_stdout(text if as_json else sys.stdout):
+            print("" if as_json else f"seed {seed}: ", end="")
+            evaluate_command(mine)
+        if as_json:
+            reports.append(json.loads(text.getvalue()))
+    if as_json:
+        print(json.dumps(reports, indent=2))
+
+
 def plot_command(args: list[str]) -> None:
     """`adaptax plot`."""
     options = parse(PlotArgs, args, "adaptax plot")
     if not options.run_dirs:
         raise ConfigError("plot takes one or more run directories")
+    from adaptax.experiment.group import with_members
     from adaptax.experiment.plot import check_picture, plot_adaptation, plot_learning
     from adaptax.experiment.plot_classes import has_classes, plot_classes
     from adaptax.experiment.provenance import differences_between
     from adaptax.experiment.run_dir import read_config
 
-    run_dirs = [Path(run_dir) for run_dir in options.run_dirs]
-    folder = run_dirs[0] if len(run_dirs) == 1 else Path()
+    folder = Path(options.run_dirs[0]) if len(options.run_dirs) == 1 else Path()
+    run_dirs = with_members([Path(run_dir) for run_dir in options.run_dirs])
     learning, adaptation = folder / "learning.png", folder / "adaptation.png"
     if options.out is not None:
         learning = Path(options.out)
@@ -286,6 +329,20 @@ def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
     finally:
         trainer.close()
         settle(sys.stdout)
+
+
+def _to_their_end(group: Any, train: Callable[[], Any], args: list[str]) -> None:
+    """Train all seeds of a group: as one program, or each in a process of its own."""
+    from adaptax.experiment.group_processes import member_commands, run_processes
+
+    cores = len(os.sched_getaffinity(0))
+    if len(group.seeds) == 1 or cores == 1 or group.in_one_program:
+        _to_its_end(group, train)
+        return
+    group.close()
+    if args[0] == "train":
+        group.begin()
+    run_processes(member_commands(group, args), cores)
 
 
 def _set_up_process(num_cores: int | None) -> None:

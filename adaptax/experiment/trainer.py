@@ -6,6 +6,8 @@ import secrets
 import sys
 import time
 import warnings
+from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,14 @@ from adaptax.experiment.run_dir import (
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
 __all__ = ["Trainer", "TrainerConfig"]
 
+Training = Generator[dict[str, float], list[Metrics], Metrics]
+"""Training but for its iterations: yields the limits, takes the rows of one or more, and gives the
+last row in the end."""
 MOST_SECONDS = 0.5
 """Of one call of several iterations, after which signals and limits are looked at."""
 MOST_SKIPPED = 10
@@ -59,16 +65,18 @@ class Trainer:
         self.iteration = 0
         """Iterations done."""
         self.state: PyTree = None
-        self._sampler = Sampler(suite, suite.train, config.seed, "train")
+        self.sampler = Sampler(suite, suite.train, config.seed, "train")
         self._evaluator = Evaluator(config.evaluation, suite, config.seed)
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
+        self.alone = True
+        """Whether it listens to Ctrl-C and says where it stopped, as a group does for all."""
         self._hold: Hold | None = None
         self._description: dict[str, Any] = {}
         """What `config.json` of the run holds."""
         self._last: Metrics = {}
-        self._seconds_each = 0.0
+        self.seconds_each = 0.0
         """What the last iteration took."""
-        self._alone = 0
+        self._one_by_one = 0
         """Iterations to come that must not be part of a call of several."""
         self._unsaved: DiskError | None = None
         """Why the last snapshot could not be written."""
@@ -79,6 +87,28 @@ class Trainer:
 
         A run that the directory holds stays until the first iteration of this one is done.
         """
+        return self._to_its_end(self.from_the_start())
+
+    def resume(self) -> Metrics:
+        """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
+        return self._to_its_end(self.from_snapshot())
+
+    def _to_its_end(self, training: Training) -> Metrics:
+        try:
+            limits = next(training)
+            while True:
+                try:
+                    rows = self.some_iterations(limits)
+                except BaseException as error:
+                    training.throw(error)  # which leaves all that is open as it should
+                    raise
+                limits = training.send(rows)
+        except StopIteration as end:
+            last: Metrics = end.value
+            return last
+
+    def from_the_start(self) -> Training:
+        """A run, but for its iterations: it asks for some, and takes their rows."""
         overwrite, self._log = self.config.overwrite, self._new_log()
         check_run_dir(self.run_dir, overwrite=overwrite)
         make_run_dir(self.run_dir)
@@ -91,19 +121,22 @@ class Trainer:
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
                 begin_run(self.run_dir, self._description)
-            return self._train()
+            return (yield from self._train())
 
-    def resume(self) -> Metrics:
-        """Go on from the newest snapshot that can be read; the last row of `progress.jsonl`."""
+    def from_snapshot(self, newest: int | None = None) -> Training:
+        """A run that goes on, but for its iterations; from a snapshot no newer than `newest`.
+
+        0 stands for the start.
+        """
         self._log = self._new_log()
         with locked(self.run_dir) as self._hold:
-            if self._ended_early():
+            if newest == 0 or self.ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
                 self._from_the_start()
                 self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             else:
-                self.load()
+                self.load(newest)
             if self._nothing_to_do():
                 say(
                     f"{self.run_dir} has done all of its {self.iteration} iterations: nothing to "
@@ -123,23 +156,28 @@ class Trainer:
                 if not self._last:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
             write_config(self.run_dir, self._description)
-            return self._train()
+            return (yield from self._train())
 
     def _tell_of_the_suite(self) -> None:
         if self.suite.note is not None and not self.config.quiet:
             say(self.suite.note, sys.stdout)
 
-    def load(self) -> None:
-        """Take state, counters and unfinished episodes from the newest readable snapshot."""
+    def load(self, newest: int | None = None) -> None:
+        """Take state, counters and unfinished episodes from the newest readable snapshot.
+
+        If given, from one no newer than `newest`.
+        """
         refuse_links(self.run_dir)
         self._snapshots.owner = self._owner(recorded_config(self.run_dir))
         self._check_networks()
         for iteration, tree in self._snapshots.newest():
+            if newest is not None and iteration > newest:
+                continue
             template = self.algorithm.init(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
                 _check_counters(iteration, tree)
                 self.state = unflatten(template, tree.get("state", {}))
-                self._sampler.restore(tree["sampler"])
+                self.sampler.restore(tree["sampler"])
                 self.iteration, self._seconds = iteration, float(tree["seconds"])
             return
         raise SnapshotError(
@@ -161,7 +199,7 @@ class Trainer:
 
     def close(self) -> None:
         """Free all environments."""
-        self._sampler.close()
+        self.sampler.close()
         self._evaluator.close()
 
     def description(self) -> dict[str, Any]:
@@ -185,9 +223,9 @@ class Trainer:
         """Forget what was trained before."""
         self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
         self._last, self._unsaved, self._interrupted = {}, None, False
-        self._alone, self._seconds_each = 0, 0.0
-        self._sampler.restart()
-        self._sampler.statistics.take()
+        self._one_by_one, self.seconds_each = 0, 0.0
+        self.sampler.restart()
+        self.sampler.statistics.take()
 
     def _take_description(self, description: dict[str, Any]) -> None:
         """Take what `config.json` is to hold, which tells whose snapshots are this run's."""
@@ -200,7 +238,7 @@ class Trainer:
     def _check_networks(self) -> None:
         check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
 
-    def _ended_early(self) -> bool:
+    def ended_early(self) -> bool:
         """Whether the run ended before its first snapshot was due."""
         if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
             return False
@@ -227,26 +265,31 @@ class Trainer:
         if self._hold is not None:
             self._hold.keep(self._description)
 
-    def _train(self) -> Metrics:
+    def _train(self) -> Training:
         config, log, self._interrupted = self.config, self._log, False
         limits = config.limits()
         progress = Progress(limits, quiet=config.quiet)
-        with log, progress, finish_iteration_on_signal(self._interrupt, self._parting):
+        with log, progress, self._signals():
             if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
                 progress.begin(self.iteration + 1)
-                rows = self._some_iterations(limits)
+                rows = yield limits
                 self._replace_old_run()
                 for row in rows:
                     log.log(row)
-                progress.update(rows[-1])
+                    progress.update(row)
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
-                    self._save_snapshot(self._sampler.save())
+                    self._save_snapshot(self.sampler.save())
             self._finish()
         return self._last
+
+    def _signals(self) -> AbstractContextManager[None]:
+        if not self.alone:
+            return nullcontext()
+        return finish_iteration_on_signal(self._interrupt, self._parting)
 
     def _replace_old_run(self) -> None:
         """Delete the run that the directory held, now that this one has shown that it can go."""
@@ -255,51 +298,57 @@ class Trainer:
             begin_run(self.run_dir, self._description)
             self._log.held = False
 
-    def _some_iterations(self, limits: dict[str, float]) -> list[Metrics]:
+    def some_iterations(self, limits: dict[str, float]) -> list[Metrics]:
         """The rows of one iteration, or of several that one program makes."""
-        before, num = self._sampler.save(), self._num_at_once(limits)
+        before, num = self.sampler.save(), self.num_at_once(limits)
         if num > 1:
             try:
                 return self._many_iterations(num)
             except (NotFinite, EnvironmentFault):
-                self._sampler.restore(before)
-                self._alone = num  # one of these goes wrong
-        self._alone = max(self._alone - 1, 0)
+                self.sampler.restore(before)
+                self._one_by_one = num  # one of these goes wrong
+        self._one_by_one = max(self._one_by_one - 1, 0)
         return [self._one_iteration(before)]
 
-    def _num_at_once(self, limits: dict[str, float]) -> int:
+    def num_at_once(self, limits: dict[str, float]) -> int:
         """Iterations to make in one call: none that must not be, and no more than half a second."""
-        whole = whole_of(self.algorithm, self.state, self._sampler)
-        if whole is None or whole.most == 1 or self._alone or self.iteration == 0:
+        whole = whole_of(self.algorithm, self.state, self.sampler)
+        if whole is None or whole.most == 1 or self._one_by_one or self.iteration == 0:
             return 1
         config = self.config
         intervals = [i for i in (config.snapshot_interval, config.evaluation_interval) if i]
         room = [whole.most, *(i - self.iteration % i for i in intervals)]
         seconds = min(MOST_SECONDS, limits.get("seconds", np.inf) - self._seconds)
-        room.append(int(seconds / max(self._seconds_each, 1e-6)))
+        room.append(int(seconds / max(self.seconds_each, 1e-6)))
         if "iteration" in limits:
             room.append(int(limits["iteration"]) - self.iteration)
         if "num_steps" in limits:
-            room.append(int(limits["num_steps"] - self._sampler.num_steps) // whole.most_steps)
+            room.append(int(limits["num_steps"] - self.sampler.num_steps) // whole.most_steps)
         return max(min(room), 1)
 
     def _many_iterations(self, num: int) -> list[Metrics]:
         started = time.perf_counter()
-        whole = whole_of(self.algorithm, self.state, self._sampler)
+        whole = whole_of(self.algorithm, self.state, self.sampler)
         assert whole is not None
-        steps, episodes = self._sampler.num_steps, self._sampler.num_episodes
-        state, metrics, counted = whole.run(self.state, self._sampler, num)
+        state, metrics, counted = whole.run(self.state, self.sampler, num)
+        return self.take(state, metrics, counted, time.perf_counter() - started)
+
+    def take(
+        self, state: PyTree, metrics: list[Metrics], counted: list[Counted], seconds: float
+    ) -> list[Metrics]:
+        """The rows of iterations that led to a state, once both are found finite."""
         for each in metrics:
             self.algorithm.check_metrics(each)
         self.state = self._checked(state)
-        self._seconds_each = (time.perf_counter() - started) / num
+        self.seconds_each, self._num_skipped = seconds / len(metrics), 0
+        steps = self.sampler.num_steps - sum(did.num_steps for did in counted)
+        episodes = self.sampler.num_episodes - sum(did.num_episodes for did in counted)
         rows = []
         for each, did in zip(metrics, counted, strict=True):
             steps, episodes = steps + did.num_steps, episodes + did.num_episodes
-            self._sampler.statistics.count(*did.ended)
-            self._seconds += self._seconds_each
+            self.sampler.statistics.count(*did.ended)
+            self._seconds += self.seconds_each
             rows.append(self._row(steps, episodes, self._figures(each)))
-        self._num_skipped = 0
         return rows
 
     def _one_iteration(self, before: PyTree) -> Metrics:
@@ -315,9 +364,9 @@ class Trainer:
         except Exception:
             self._save_snapshot(before)
             raise
-        self._seconds_each = time.perf_counter() - started
-        self._seconds += self._seconds_each
-        return self._row(self._sampler.num_steps, self._sampler.num_episodes, metrics)
+        self.seconds_each = time.perf_counter() - started
+        self._seconds += self.seconds_each
+        return self._row(self.sampler.num_steps, self.sampler.num_episodes, metrics)
 
     def _row(self, num_steps: int, num_episodes: int, metrics: Metrics) -> Metrics:
         """What the log gets of an iteration that is done."""
@@ -333,7 +382,7 @@ class Trainer:
 
     def _iterated(self) -> tuple[PyTree, Metrics]:
         """The state after an iteration, all of it finite, and the figures of the row."""
-        state, metrics = self.algorithm.iteration(self.state, self._sampler, self._keep)
+        state, metrics = self.algorithm.iteration(self.state, self.sampler, self._keep)
         return self._checked(state), self._figures(metrics)
 
     def _checked(self, state: PyTree) -> PyTree:
@@ -348,7 +397,7 @@ class Trainer:
 
     def _figures(self, metrics: Metrics) -> Metrics:
         """Those of a row: of the episodes that ended, and of the update."""
-        metrics = {**self._sampler.statistics.take(), **metrics}
+        metrics = {**self.sampler.statistics.take(), **metrics}
         return {f"train/{name}": _number(value) for name, value in metrics.items()}
 
     def _keep(self, state: PyTree) -> None:
@@ -359,12 +408,12 @@ class Trainer:
         """Go on from the state before the iteration, with episodes of their own."""
         self._num_skipped += 1
         warnings.warn(f"iteration {self.iteration + 1} is skipped: {error}", stacklevel=4)
-        self._sampler.abandon()
+        self.sampler.abandon()
         return {"skipped": str(error)}
 
     def _finish(self) -> None:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
-            self._save_snapshot(self._sampler.save())
+            self._save_snapshot(self.sampler.save())
         evaluated = self.config.evaluation_interval is None or self._evaluation_due()
         if not self._interrupted and not evaluated:
             self._log_evaluation()
@@ -373,7 +422,7 @@ class Trainer:
             raise self._unsaved
         if self._interrupted and self._log.held:
             say(f"stopped; {self._parting_state()}", sys.stderr)
-        elif self._interrupted:
+        elif self._interrupted and self.alone:
             say(
                 f"stopped after iteration {self.iteration}; go on with: "
                 f"adaptax resume {self.run_dir}",
@@ -385,11 +434,11 @@ class Trainer:
         return interval is not None and self.iteration % interval == 0
 
     def _log_evaluation(self) -> None:
-        row = {"iteration": self.iteration, "num_steps": self._sampler.num_steps}
+        row = {"iteration": self.iteration, "num_steps": self.sampler.num_steps}
         try:
             figures = self.evaluate().row()
         except Exception as error:
-            self._save_snapshot(self._sampler.save())
+            self._save_snapshot(self.sampler.save())
             if self.config.on_nan == "stop" or not isinstance(error, NotFinite):
                 raise
             warnings.warn(
@@ -418,15 +467,19 @@ class Trainer:
     def _done(self, limits: dict[str, float]) -> bool:
         reached = {
             "iteration": self.iteration,
-            "num_steps": self._sampler.num_steps,
+            "num_steps": self.sampler.num_steps,
             "seconds": self._seconds,
         }
         return any(reached[name] >= limit for name, limit in limits.items())
 
+    def stop(self) -> None:
+        """Have the run end after this iteration."""
+        self._interrupted = True
+
     def _interrupt(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt(self._parting())
-        self._interrupted = True
+        self.stop()
 
     def _parting(self) -> str:
         """What an end at once says."""

@@ -96,7 +96,7 @@ def left_behind(run) -> tuple[Any, ...]:
     rows = [{**row, "seconds": None} for row in read_rows(run.run_dir / "progress.jsonl")]
     path = run.run_dir / "evaluations.jsonl"
     evaluations = read_rows(path) if path.exists() else []
-    return fingerprint((run.state, run._sampler.save())), rows, evaluations
+    return fingerprint((run.state, run.sampler.save())), rows, evaluations
 
 
 def column(run, name: str = "iteration", file: str = "progress.jsonl") -> list[Any]:
@@ -340,7 +340,7 @@ def test_a_failing_environment_leaves_what_was_done(tmp_path):
 
 def test_a_fault_in_mid_iteration_leaves_a_snapshot_of_where_it_began(tmp_path, monkeypatch):
     run = trainer(tmp_path / "run", num_iterations=5, snapshot_interval=100)
-    steps = run._sampler.steps
+    steps = run.sampler.steps
 
     def broken(*args):
         rollout = steps(*args)
@@ -348,7 +348,7 @@ def test_a_fault_in_mid_iteration_leaves_a_snapshot_of_where_it_began(tmp_path, 
             raise EnvironmentFault("it broke")
         return rollout
 
-    monkeypatch.setattr(run._sampler, "steps", broken)
+    monkeypatch.setattr(run.sampler, "steps", broken)
     with pytest.raises(EnvironmentFault, match="it broke"):
         run.run()
     assert (column(run), snapshots(run)) == ([1, 2], [2])

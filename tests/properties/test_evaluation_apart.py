@@ -23,7 +23,7 @@ def test_evaluation_after_every_iteration_leaves_training_unchanged(entry, tmp_p
         )
         trainer = Trainer(config, small_agent(entry, suite), suite)
         trainer.run()
-        states.append(fingerprint((trainer.state, trainer._sampler.save())))
+        states.append(fingerprint((trainer.state, trainer.sampler.save())))
         found = read_rows(trainer.run_dir / "progress.jsonl")
         rows.append([{**row, "seconds": None} for row in found])
         assert (trainer.run_dir / "evaluations.jsonl").exists() == (interval is not None)

@@ -20,7 +20,7 @@ from adaptax.experiment import cli, trainer
 from adaptax.sampling.sampler import Sampler
 
 done = 0
-some_iterations = trainer.Trainer._some_iterations
+some_iterations = trainer.Trainer.some_iterations
 
 def note(self, limits):
     global done
@@ -36,7 +36,7 @@ def stall(method):
         return result
     return call
 
-trainer.Trainer._some_iterations = note
+trainer.Trainer.some_iterations = note
 Sampler.episodes, Sampler.steps = stall(Sampler.episodes), stall(Sampler.steps)
 Sampler.draw = stall(Sampler.draw)
 cli.main(sys.argv[1:])
