@@ -25,13 +25,11 @@ from adaptax.core.rng import named_key
 from adaptax.envs.suite import Suite
 from adaptax.experiment.console import say
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import make_run_dir, writing
+from adaptax.experiment.run_dir import GROUP, make_run_dir, writing
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import Trainer, Training
 from adaptax.experiment.trainer_config import TrainerConfig
 
-GROUP = "group.json"
-"""What a group's folder holds beside its members' folders: which seeds they are."""
 MOST_SEEDS = 1000
 
 
@@ -124,68 +122,66 @@ class Group:
         """All members in step; each stops by its own limits, so that some may go on alone."""
         limits = self.config.limits()
         progress = Progress(limits, quiet=self.config.quiet)
-        ended: dict[int, Metrics] = {}
         note = self.members[0].suite.note
         if note is not None and not self.config.quiet:
             say(note, sys.stdout)
-        self._interrupted = False
+        ended: dict[int, Metrics] = {}
+        asked, self._interrupted = dict(enumerate(trainings)), False
+        self._answers: dict[int, Any] = dict.fromkeys(asked)
         with progress, finish_iteration_on_signal(self._interrupt, self._parting):
-            asked = dict(enumerate(trainings))
-            answers: dict[int, list[Metrics] | None] = dict.fromkeys(asked)
             try:
                 while asked:
                     for i, training in list(asked.items()):
                         try:
-                            training.send(answers[i])  # type: ignore[arg-type]
+                            training.send(self._answers.pop(i))
                         except StopIteration as end:
                             ended[i] = end.value
                             del asked[i]
                     if asked:
                         progress.begin(min(self.members[i].iteration for i in asked) + 1)
-                        answers = self._answers(list(asked), limits)
-                        self._show(progress, [rows[-1] for rows in answers.values() if rows])
-            except BaseException:
-                self._stop_others(asked)
+                        self._answer(list(asked), limits)
+                        self._show(progress, [rows[-1] for rows in self._answers.values()])
+            except BaseException as error:
+                self._leave(asked, error)
                 raise
         if self._interrupted:
             say(f"stopped; go on with: adaptax resume {self.run_dir}", sys.stderr)
         return [ended[i] for i in range(len(trainings))]
 
-    def _stop_others(self, asked: dict[int, Training]) -> None:
-        """Let the members that nothing is wrong with write what they have."""
+    def _leave(self, asked: dict[int, Training], error: BaseException) -> None:
+        """Have members write what they have made; the others end by the error."""
         for i, training in asked.items():
             self.members[i].stop()
-            with contextlib.suppress(Exception):
-                training.send([])
-            training.close()
+            with contextlib.suppress(Exception, KeyboardInterrupt):
+                if i in self._answers:
+                    training.send(self._answers[i])
+                else:
+                    training.throw(error)
 
-    def _answers(
-        self, places: list[int], limits: dict[str, float]
-    ) -> dict[int, list[Metrics] | None]:
-        """The next rows of these members."""
+    def _answer(self, places: list[int], limits: dict[str, float]) -> None:
+        """Have the next rows of these members."""
         members = [self.members[i] for i in places]
         wholes = [whole_of(self.algorithm, member.state, member.sampler) for member in members]
-        if len(members) == 1 or any(whole is None for whole in wholes):
-            return {i: self.members[i].some_iterations(limits) for i in places}
-        before = [member.sampler.save() for member in members]
-        num = min(member.num_at_once(limits) for member in members)
-        assert wholes[0] is not None
-        try:
-            rows = self._together(wholes[0], members, num)
-        except (NotFinite, EnvironmentFault):
-            for member, saved in zip(members, before, strict=True):
-                member.sampler.restore(saved)
-            # One by one it turns out whose fault it is.
-            return {i: self._by_itself(self.members[i], limits) for i in places}
-        return dict(zip(places, rows, strict=True))
-
-    def _by_itself(self, member: Trainer, limits: dict[str, float]) -> list[Metrics]:
-        try:
-            return member.some_iterations(limits)
-        except AdaptaxError as error:
-            raise AdaptaxError(f"seed {member.config.seed}: {error}") from error
+        if len(members) > 1 and wholes[0] is not None:
+            before = [member.sampler.save() for member in members]
+            num = min(member.num_at_once(limits) for member in members)
+            try:
+                self._answers = dict(
+                    zip(places, self._together(wholes[0], members, num), strict=True)
+                )
+                return
+            except (NotFinite, EnvironmentFault):
+                for member, saved in zip(members, before, strict=True):
+                    member.sampler.restore(saved)
+        # Alone it turns out whose fault it is.
+        for i, member in zip(places, members, strict=True):
+            try:
+                self._answers[i] = member.some_iterations(limits)
+            except AdaptaxError as error:
+                raise AdaptaxError(f"seed {member.config.seed}: {error}") from error
 
     def _together(self, whole: Whole, members: list[Trainer], num: int) -> list[list[Metrics]]:
+        """The rows of so many iterations of all members, by one program."""
         started = time.perf_counter()
         last, states = self._states
         own = [member.state for member in members]
@@ -200,12 +196,13 @@ class Group:
         states, figures = whole.run_together(states, samplers, num, keep)
         each = unstacked(states, len(members))
         seconds = time.perf_counter() - started
-        rows = [
+        for member, state, (metrics, _) in zip(members, each, figures, strict=True):
+            member.check(state, metrics)  # all of them, before any takes its own
+        self._states = each, states
+        return [
             member.take(state, *own, seconds)
             for member, state, own in zip(members, each, figures, strict=True)
         ]
-        self._states = each, states
-        return rows
 
     def _show(self, progress: Progress, rows: list[Metrics]) -> None:
         """The mean over the members that go on."""
@@ -244,16 +241,15 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds from `0:8`, which is 0 to 7, or `0,3,5`."""
+    is_range = ":" in text
     try:
-        if ":" in text:
-            first, stop = (int(part) for part in text.split(":"))
-            check(
-                0 < stop - first <= MOST_SEEDS, f"--seeds {text} are {max(stop - first, 0)} seeds"
-            )
-            return checked_seeds(range(first, stop))
-        return checked_seeds([int(part) for part in text.split(",")])
+        numbers = [int(part) for part in text.split(":" if is_range else ",")]
+        seeds = range(*numbers) if is_range and len(numbers) == 2 else numbers
     except ValueError:
-        raise ConfigError(f"--seeds takes 0:8, which is 0 to 7, or 0,3,5, not {text!r}") from None
+        numbers = []
+    if not numbers or (is_range and len(numbers) != 2):
+        raise ConfigError(f"--seeds takes 0:8, which is 0 to 7, or 0,3,5, not {text!r}")
+    return checked_seeds(seeds)
 
 
 def write_group(run_dir: Path, seeds: Sequence[int]) -> None:

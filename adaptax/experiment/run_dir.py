@@ -26,6 +26,8 @@ LOCK = "lock"
 that ends, so that none is ever left behind."""
 CONFIG = "config.json"
 UNFINISHED = f"{CONFIG}.tmp"
+GROUP = "group.json"
+"""What a group's folder holds beside its members' folders: which seeds they are."""
 PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif")
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
@@ -40,6 +42,11 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     try:
         recorded = parse_json(read_plain(path))
     except (FileNotFoundError, NotADirectoryError):
+        if (run_dir / GROUP).exists():
+            one = next(iter(sorted(run_dir.glob("seed-*"))), run_dir / "seed-0")
+            raise AdaptaxError(
+                f"{run_dir} is a group of runs: take one of them, for example {one}"
+            ) from None
         raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
     except OSError as error:
         raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None

@@ -331,15 +331,14 @@ class Trainer:
         whole = whole_of(self.algorithm, self.state, self.sampler)
         assert whole is not None
         state, metrics, counted = whole.run(self.state, self.sampler, num)
+        self.check(state, metrics)
         return self.take(state, metrics, counted, time.perf_counter() - started)
 
     def take(
         self, state: PyTree, metrics: list[Metrics], counted: list[Counted], seconds: float
     ) -> list[Metrics]:
-        """The rows of iterations that led to a state, once both are found finite."""
-        for each in metrics:
-            self.algorithm.check_metrics(each)
-        self.state = self._checked(state)
+        """The rows of iterations that led to a state."""
+        self.state = state
         self.seconds_each, self._num_skipped = seconds / len(metrics), 0
         steps = self.sampler.num_steps - sum(did.num_steps for did in counted)
         episodes = self.sampler.num_episodes - sum(did.num_episodes for did in counted)
@@ -383,17 +382,19 @@ class Trainer:
     def _iterated(self) -> tuple[PyTree, Metrics]:
         """The state after an iteration, all of it finite, and the figures of the row."""
         state, metrics = self.algorithm.iteration(self.state, self.sampler, self._keep)
-        return self._checked(state), self._figures(metrics)
+        self.check(state, [metrics])
+        return state, self._figures(metrics)
 
-    def _checked(self, state: PyTree) -> PyTree:
-        """The state; a NotFinite where it holds NaN or infinity."""
+    def check(self, state: PyTree, metrics: list[Metrics]) -> None:
+        """Raise NotFinite where figures of iterations, or the state after them, are not finite."""
+        for each in metrics:
+            self.algorithm.check_metrics(each)
         allowed = self.algorithm.may_be_infinite
         if wrong := [name for name in not_finite(state) if not name.endswith(allowed)]:
             raise NotFinite(
                 f"the update left NaN or infinity in {wrong[0]}"
                 + (f" and {len(wrong) - 1} more leaves of the state" if wrong[1:] else "")
             )
-        return state
 
     def _figures(self, metrics: Metrics) -> Metrics:
         """Those of a row: of the episodes that ended, and of the update."""

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from small import SMALL
+from toys import EVALUATION, cliff_suite, fingerprint, flags
+
+import adaptax
+from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
+from adaptax.core.snapshot import Snapshots
+from adaptax.experiment import cli
+from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.group import Group, group_seeds, parse_seeds
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.trainer import TrainerConfig
+
+SEEDS = (0, 1, 4)
+
+
+def group(run_dir, seeds=SEEDS, name="ppo", suite=None, **settings) -> Group:
+    suite = suite or cliff_suite()
+    defaults = {"num_iterations": 6, "snapshot_interval": 2, "evaluation_interval": 3}
+    config = TrainerConfig(
+        str(run_dir), **{**defaults, "evaluation": EVALUATION, "quiet": True, **settings}
+    )
+    return Group(config, seeds, make_algorithm(name, suite.spec, **SMALL[name]), suite)
+
+
+def left_behind(run_dir, seed, iteration=6):
+    """A member's last snapshot and all its rows, but for the time they took."""
+    folder = run_dir / f"seed-{seed}"
+    tree = Snapshots(folder / "snapshots").load(iteration)
+    rows = [{**row, "seconds": None} for row in read_rows(folder / "progress.jsonl")]
+    state = fingerprint((tree["state"], tree["sampler"]))
+    return state, rows, read_rows(folder / "evaluations.jsonl")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("group") / "whole"
+    last = group(run_dir).run()
+    return run_dir, last
+
+
+def test_every_seed_has_a_run_of_its_own(whole):
+    run_dir, last = whole
+    assert group_seeds(run_dir) == SEEDS
+    assert sorted(p.name for p in run_dir.iterdir()) == ["group.json", "seed-0", "seed-1", "seed-4"]
+    assert [row["iteration"] for row in last] == [6, 6, 6]
+    for seed, row in zip(SEEDS, last, strict=True):
+        folder = run_dir / f"seed-{seed}"
+        assert json.loads((folder / "config.json").read_text())["seed"] == seed
+        assert read_rows(folder / "progress.jsonl")[-1] == row
+        assert [e["iteration"] for e in read_rows(folder / "evaluations.jsonl")] == [0, 3, 6]
+    assert len({row["train/return"] for row in last}) == 3
+
+
+def test_a_member_is_the_run_of_its_seed(whole, tmp_path):
+    from adaptax.experiment.trainer import Trainer
+
+    config = group(tmp_path / "none").config
+    suite = cliff_suite()
+    alone = TrainerConfig(
+        **{**vars(config), "run_dir": str(tmp_path / "alone"), "seed": 4, "num_iterations": 2}
+    )
+    row = Trainer(alone, make_algorithm("ppo", suite.spec, **SMALL["ppo"]), suite).run()
+    member = read_rows(whole[0] / "seed-4" / "progress.jsonl")[1]
+    assert row.keys() == member.keys()
+    for name in row.keys() - {"seconds"}:
+        np.testing.assert_allclose(row[name], member[name], 1e-3, 1e-4, err_msg=name)
+
+
+def test_six_iterations_are_three_and_three(whole, tmp_path):
+    run_dir = tmp_path / "halves"
+    group(run_dir, num_iterations=3).run()
+    group(run_dir).resume()
+    for seed in SEEDS:
+        assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
+
+
+def test_members_go_on_from_the_newest_snapshot_that_all_have(whole, tmp_path):
+    """As after a kill between the snapshots of the first and of the second."""
+    run_dir = tmp_path / "uneven"
+    group(run_dir, num_iterations=4).run()
+    Snapshots(run_dir / "seed-1" / "snapshots").discard_after(2)
+    group(run_dir).resume()
+    for seed in SEEDS:
+        assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
+
+
+def test_without_a_snapshot_of_one_all_begin_anew(whole, tmp_path):
+    run_dir = tmp_path / "early"
+    group(run_dir, num_iterations=2).run()
+    Snapshots(run_dir / "seed-4" / "snapshots").discard_after(0)
+    (run_dir / "seed-4" / "progress.jsonl").write_text("")
+    with pytest.warns(UserWarning, match="has no snapshot yet: from the start"):
+        group(run_dir).resume()
+    for seed in SEEDS:
+        assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
+
+
+KILLED = """
+import os, signal, sys
+from adaptax.experiment import cli
+from adaptax.core.snapshot import Snapshots
+save, saved = Snapshots.save, []
+
+def save_and_end(self, iteration, *args):
+    save(self, iteration, *args)
+    saved.append(iteration)
+    if saved.count(4) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Snapshots.save = save_and_end
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_group_killed_between_two_snapshots_goes_on_to_the_last_bit(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    suite = adaptax.make_suite("point-goal")
+    algorithm = make_algorithm("rl2-ppo", suite.spec, **SMALL["rl2-ppo"])
+
+    def train_args(run_dir):
+        config = TrainerConfig(
+            str(run_dir),
+            num_iterations=6,
+            snapshot_interval=2,
+            evaluation_interval=3,
+            evaluation=EVALUATION,
+        )
+        settings = [*flags(config, "trainer"), *flags(algorithm.config, "algorithm")]
+        return ["train", "rl2-ppo", "point-goal", "--seeds", "0:3", *settings]
+
+    program = [sys.executable, "-c", KILLED, *train_args(killed)]
+    assert subprocess.run(program, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    cli.main(["resume", str(killed)])
+    cli.main(train_args(whole))
+    for seed in range(3):
+        assert left_behind(killed, seed) == left_behind(whole, seed)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_group_after_the_iteration(tmp_path):
+    run_dir = tmp_path / "stopped"
+    args = ["train", "ppo", "point-goal", "--seeds", "0:2", "--run-dir", str(run_dir)]
+    program = [sys.executable, "-m", "adaptax.experiment.cli", *args, "--num-iterations", "100000"]
+    log = run_dir / "seed-1" / "progress.jsonl"
+    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while not log.exists() or not log.read_text():
+            assert process.poll() is None
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        said = process.communicate()[1].decode()
+    assert f"go on with: adaptax resume {run_dir}\n" in said
+    assert said.count("go on with") == 1
+    rows = [read_rows(run_dir / f"seed-{seed}" / "progress.jsonl")[-1] for seed in (0, 1)]
+    assert rows[0]["iteration"] == rows[1]["iteration"]
+    assert Snapshots(run_dir / "seed-1" / "snapshots").iterations()[-1] == rows[1]["iteration"]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_one_program_takes_turns(tmp_path):
+    runs = group(tmp_path / "turns", (0, 1), "pearl", num_iterations=2)
+    assert not runs.in_one_program
+    assert [row["iteration"] for row in runs.run()] == [2, 2]
+
+
+def test_python_trains_a_group(tmp_path):
+    runs = adaptax.train(
+        "cem",
+        cliff_suite(),
+        algorithm=SMALL["cem"],
+        seeds=range(2),
+        run_dir=tmp_path / "cem",
+        num_iterations=2,
+        evaluation_interval=None,
+        quiet=True,
+    )
+    assert [member.iteration for member in runs.members] == [2, 2]
+
+
+def test_evaluate_and_plot_take_groups(tmp_path, capsys):
+    run_dir = tmp_path / "ppo"
+    args = ["train", "ppo", "point-goal", "--seeds", "0,3", "--run-dir", str(run_dir), "--quiet"]
+    cli.main([*args, "--num-iterations", "2", "--evaluation.num-tasks", "3"])
+    capsys.readouterr()
+    cli.main(["evaluate", str(run_dir), "--json", "--num-tasks", "2"])
+    assert [report["seed"] for report in json.loads(capsys.readouterr().out)] == [0, 3]
+    cli.main(["plot", str(run_dir)])
+    assert (run_dir / "learning.png").exists()
+    assert (run_dir / "adaptation.png").exists()
+
+
+def test_the_seed_whose_fault_it_is_is_named(tmp_path, monkeypatch):
+    """The others keep what they have made."""
+
+    def broken(*_):
+        raise NotFinite("something is NaN")
+
+    runs = group(tmp_path / "fault")
+    monkeypatch.setattr(runs, "_together", broken)
+    monkeypatch.setattr(runs.members[1], "_one_iteration", broken)
+    with pytest.raises(AdaptaxError, match="seed 1: something is NaN"):
+        runs.run()
+    assert Snapshots(runs.members[0].run_dir / "snapshots").iterations() == [1]
+    assert len(read_rows(runs.members[0].run_dir / "progress.jsonl")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0:3", (0, 1, 2)), ("5:6", (5,)), ("3", (3,)), ("2,0", (2, 0))]
+)
+def test_seeds_are_a_range_or_a_list(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("3:3", "1 to 1000 seeds, not 0"),
+        ("0:1:2", "takes 0:8, .* not '0:1:2'"),
+        ("1,1", "a seed comes twice"),
+        ("a", "takes 0:8, which is 0 to 7, or 0,3,5, not 'a'"),
+        ("0:5000", "1 to 1000 seeds, not 5000"),
+        ("-1,2", r"integers in \[0, 2\^63\)"),
+    ],
+)
+def test_seeds_that_are_none_are_one_clear_line(text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        parse_seeds(text)
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(whole, tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(AdaptaxError, match="is not empty and holds no group of runs"):
+        group(tmp_path, overwrite=True).run()
+    with pytest.raises(AdaptaxError, match="holds a group of runs already; choose another"):
+        group(whole[0]).run()
+    assert (tmp_path / "note.txt").read_text() == "mine"
+
+
+def test_a_command_for_one_run_says_what_a_group_has(whole):
+    with pytest.raises(AdaptaxError, match=r"is a group of runs: take one of them, .*seed-0"):
+        adaptax.load(whole[0])

@@ -1,0 +1,138 @@
+"""Iterations as one program, several of them, several seeds: what they do stays the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from entries import quick_for
+from small import SMALL_SUITE
+from toys import cliff_suite, fingerprint, point_suite, small_agent, train_sampler
+
+from adaptax.algorithms.program import stacked, unstacked, whole_of
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.errors import NotFinite
+from adaptax.core.rng import named_key
+from adaptax.core.snapshot import flatten
+
+CYCLE_BY_CYCLE = {"pearl", "cma-es"}
+"""Algorithms whose iterations are not one program."""
+
+
+def begun(entry, suite, seed: int = 0):
+    """An algorithm, its first state and its sampler."""
+    algorithm = small_agent(entry, suite)
+    return algorithm, algorithm.init(named_key(seed, "init")), train_sampler(suite, seed)
+
+
+def skip_unless_whole(entry):
+    if entry.name in CYCLE_BY_CYCLE:
+        pytest.skip("its iterations are not one program")
+
+
+def assert_close(one, other, tolerance: float = 1e-5) -> None:
+    one, other = flatten(one), flatten(other)
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        if isinstance(x, str):
+            assert x == other[name], name
+        else:
+            np.testing.assert_allclose(x, other[name], tolerance, tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["point", "cliff"])
+@quick_for("nop", "ppo", "sac", "rl2-ppo")
+def test_a_whole_iteration_is_its_collect_and_its_update(entry, kind):
+    """State, figures, counters, unfinished episodes and statistics, three times."""
+    skip_unless_whole(entry)
+    suite = (
+        point_suite(entry) if kind == "point" else cliff_suite(**SMALL_SUITE.get(entry.name, {}))
+    )
+    ends = []
+    for collects_in_program in (True, False):
+        algorithm, state, sampler = begun(entry, suite)
+        algorithm.collects_in_program = collects_in_program
+        assert (whole_of(algorithm, state, sampler) is not None) == collects_in_program
+        rows = []
+        for _ in range(3):
+            state, metrics = algorithm.iteration(state, sampler)
+            rows.append({**metrics, **sampler.statistics.take()})
+            rows[-1] = {
+                name: np.float64(np.nan if x is None else x) for name, x in rows[-1].items()
+            }
+        ends.append((state, rows, sampler.save()))
+    assert_close(ends[0][0], ends[1][0], 1e-4)
+    assert_close(ends[0][1], ends[1][1], 1e-3)
+    assert_close(ends[0][2], ends[1][2])
+
+
+@quick_for("ppo")
+def test_many_iterations_in_one_call_are_the_same_to_the_last_bit(entry):
+    skip_unless_whole(entry)
+    algorithm, state, sampler = begun(entry, cliff_suite(**SMALL_SUITE.get(entry.name, {})))
+    whole = whole_of(algorithm, state, sampler)
+    if whole.most == 1:
+        pytest.skip("it makes one iteration a call")
+    alone, each = state, []
+    for _ in range(3):
+        alone, metrics, counted = whole.run(alone, sampler, 1)
+        each.append((*metrics, *counted))
+    together, metrics, counted = whole.run(state, other := train_sampler(sampler.suite), 3)
+    assert fingerprint(together) == fingerprint(alone)
+    assert fingerprint(other.save()) == fingerprint(sampler.save())
+    for (one, did), new, done in zip(each, metrics, counted, strict=True):
+        assert one == new
+        assert (did.num_steps, did.num_episodes) == (done.num_steps, done.num_episodes)
+        returns = [np.concatenate([x.returns for x in some.ended]) for some in (did, done)]
+        np.testing.assert_array_equal(*returns)
+
+
+@quick_for("ppo", "sac")
+def test_three_seeds_in_one_program_are_three_runs(entry):
+    skip_unless_whole(entry)
+    suite, seeds = cliff_suite(**SMALL_SUITE.get(entry.name, {})), (0, 1, 5)
+    alone, states, samplers = [], [], []
+    for seed in seeds:
+        algorithm, state, sampler = begun(entry, suite, seed)
+        for _ in range(2):
+            state, metrics = algorithm.iteration(state, sampler)
+        alone.append((state, metrics, sampler.save()))
+        _, state, sampler = begun(entry, suite, seed)
+        states.append(state)
+        samplers.append(sampler)
+    together, whole = stacked(states), whole_of(algorithm, states[0], samplers[0])
+    for _ in range(2):
+        together, figures = whole.run_together(together, samplers, 1)
+    for one, state, own, sampler in zip(
+        alone, unstacked(together, 3), figures, samplers, strict=True
+    ):
+        assert_close(one[0], state, 1e-4)
+        assert_close(one[1], own[0][0], 1e-3)
+        assert_close(one[2], sampler.save())
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_a_fault_within_a_whole_iteration_says_where_it_was(name):
+    class Sudden(type(cliff_suite().make_pool(1).env)):
+        """Its reward is NaN at the seventh step of every episode."""
+
+        def reset(self, key, task):
+            state, obs = super().reset(key, task)
+            return (state, jnp.int32(0)), obs
+
+        def step(self, key, state, action, task):
+            after, step = super().step(key, state[0], action, task)
+            reward = jnp.where(state[1] == 6, jnp.nan, step.reward)
+            return (after, state[1] + 1), replace(step, reward=reward)
+
+    suite = cliff_suite()
+    pool = suite.make_pool.func
+    env = Sudden(fall=0.0)
+    suite = replace(suite, make_pool=lambda num: pool(env, num))
+    algorithm, state, sampler = begun(find_algorithm(name), suite)
+    assert whole_of(algorithm, state, sampler) is not None
+    with pytest.raises(NotFinite, match=r"slot \d+, step 6, task '.*': the reward is not finite"):
+        for _ in range(9):
+            state, _ = algorithm.iteration(state, sampler)
