@@ -159,17 +159,25 @@ def unstacked(tree: PyTree, num: int) -> list[PyTree]:
     return [jax.tree.map(lambda x: x[i], tree) for i in range(num)]  # noqa: B023
 
 
-def whole_of(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
-    """Whole iterations as a program, or None where they cannot or need not be one."""
+def whole_of(
+    algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler, *, beside_others: bool = False
+) -> Whole | None:
+    """Whole iterations as a program, or None where they cannot or need not be one.
+
+    They need not where threads share out its lanes, unless they have other runs to do beside it.
+    """
     if not (algorithm.traceable and algorithm.collects_in_program) or sampler.env is None:
         return None
+    num_threads = 1 if beside_others else sampler.num_threads
+    if num_threads > 1 and not algorithm.in_place:
+        return None  # it collects long rollouts: without a look at them
     if algorithm not in sampler.programs:
         sampler.programs[algorithm] = _planned(algorithm, state, sampler)
-    found: Whole | None = sampler.programs[algorithm]
-    return found
+    whole: Whole = sampler.programs[algorithm]
+    return None if any(call.runs_apart(num_threads) for call in whole.plan.calls) else whole
 
 
-def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole | None:
+def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole:
     """What `collect` asks for, found by tracing it."""
     plans: list[Plan] = []
     env, example = sampler.env, sampler.example_tasks()
@@ -183,8 +191,6 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
 
     standing = jax.eval_shape(collect, state)
     plan = plans[-1]
-    if any(call.runs_apart(sampler.num_threads) for call in plan.calls):
-        return None
     steps = sum(int(np.prod(call.shape)) * call.num_steps for call in plan.calls)
     steps = max(steps * algorithm.num_cycles, 1)
     most = 1 if algorithm.in_place else int(np.clip(STEPS_OF_A_CALL // steps, 1, MOST_ITERATIONS))

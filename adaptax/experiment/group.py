@@ -1,15 +1,19 @@
 """A group: the same training from several seeds, each an ordinary run in the group's folder.
 
-Where the environment compiles, all of them are one program, the seeds one more axis of its arrays.
+Where the environment compiles, an iteration is one program for all of them, compiled once. On a
+CPU the cores share the seeds out: measured, products of several seeds at once take as long there
+as one after another. On an accelerator the seeds are one more axis of its arrays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,7 @@ from adaptax.experiment.run_dir import GROUP, make_run_dir, writing
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import Trainer, Training
 from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.sampling.draws import Counted
 
 MOST_SEEDS = 1000
 
@@ -54,17 +59,18 @@ class Group:
         ]
         for member in self.members:
             member.alone = False
+            member.sampler.programs = self.members[0].sampler.programs
         self.algorithm = algorithm
         self._interrupted = False
-        self._states: tuple[list[PyTree], PyTree] = ([], None)
-        """The members' states after the last call, and the same with leaves [S, ...]."""
+        self._is_compiled = False
+        self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "adaptax-seeds")
 
     @property
     def in_one_program(self) -> bool:
         """Whether all seeds are one program; else they take turns."""
         first = self.members[0]
         state = jax.eval_shape(self.algorithm.init, named_key(self.seeds[0], "init"))
-        return whole_of(self.algorithm, state, first.sampler) is not None
+        return whole_of(self.algorithm, state, first.sampler, beside_others=True) is not None
 
     def run(self) -> list[Metrics]:
         """Train all members from the start; the last row of each one's `progress.jsonl`."""
@@ -98,6 +104,7 @@ class Group:
 
     def close(self) -> None:
         """Free all environments."""
+        self._threads.shutdown()
         for member in self.members:
             member.close()
 
@@ -161,14 +168,13 @@ class Group:
     def _answer(self, places: list[int], limits: dict[str, float]) -> None:
         """Have the next rows of these members."""
         members = [self.members[i] for i in places]
-        wholes = [whole_of(self.algorithm, member.state, member.sampler) for member in members]
-        if len(members) > 1 and wholes[0] is not None:
+        first = members[0]
+        whole = whole_of(self.algorithm, first.state, first.sampler, beside_others=True)
+        if len(members) > 1 and whole is not None:
             before = [member.sampler.save() for member in members]
-            num = min(member.num_at_once(limits) for member in members)
+            num = min(member.num_at_once(limits, whole) for member in members)
             try:
-                self._answers = dict(
-                    zip(places, self._together(wholes[0], members, num), strict=True)
-                )
+                self._answers = dict(zip(places, self._together(whole, members, num), strict=True))
                 return
             except (NotFinite, EnvironmentFault):
                 for member, saved in zip(members, before, strict=True):
@@ -180,29 +186,38 @@ class Group:
             except AdaptaxError as error:
                 raise AdaptaxError(f"seed {member.config.seed}: {error}") from error
 
-    def _together(self, whole: Whole, members: list[Trainer], num: int) -> list[list[Metrics]]:
-        """The rows of so many iterations of all members, by one program."""
-        started = time.perf_counter()
-        last, states = self._states
-        own = [member.state for member in members]
-        if len(own) != len(last) or any(a is not b for a, b in zip(own, last, strict=True)):
-            states = stacked(own)
+    def _made(
+        self, whole: Whole, members: list[Trainer], num: int
+    ) -> list[tuple[PyTree, list[Metrics], list[Counted]]]:
+        """What so many iterations of all members come to."""
+
+        def one(member: Trainer) -> tuple[PyTree, list[Metrics], list[Counted]]:
+            return whole.run(member.state, member.sampler, num, member.keep)
+
+        if jax.default_backend() == "cpu":
+            # The first goes ahead, or each would compile the program.
+            ahead = [] if self._is_compiled else [one(members[0])]
+            self._is_compiled = True
+            return [*ahead, *self._threads.map(one, members[len(ahead) :])]
 
         def keep(states: PyTree) -> None:
             for member, state in zip(members, unstacked(states, len(members)), strict=True):
-                member.state = state
+                member.keep(state)
 
+        states = stacked([member.state for member in members])
         samplers = [member.sampler for member in members]
         states, figures = whole.run_together(states, samplers, num, keep)
-        each = unstacked(states, len(members))
+        each = zip(unstacked(states, len(members)), figures, strict=True)
+        return [(state, *own) for state, own in each]
+
+    def _together(self, whole: Whole, members: list[Trainer], num: int) -> list[list[Metrics]]:
+        """The rows of so many iterations of all members."""
+        started = time.perf_counter()
+        made = self._made(whole, members, num)
         seconds = time.perf_counter() - started
-        for member, state, (metrics, _) in zip(members, each, figures, strict=True):
+        for member, (state, metrics, _) in zip(members, made, strict=True):
             member.check(state, metrics)  # all of them, before any takes its own
-        self._states = each, states
-        return [
-            member.take(state, *own, seconds)
-            for member, state, own in zip(members, each, figures, strict=True)
-        ]
+        return [member.take(*own, seconds) for member, own in zip(members, made, strict=True)]
 
     def _show(self, progress: Progress, rows: list[Metrics]) -> None:
         """The mean over the members that go on."""

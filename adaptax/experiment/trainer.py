@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.program import whole_of
+from adaptax.algorithms.program import Whole, whole_of
 from adaptax.core.config import to_dict
 from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite, SnapshotError
 from adaptax.core.experience import PyTree
@@ -300,19 +300,19 @@ class Trainer:
 
     def some_iterations(self, limits: dict[str, float]) -> list[Metrics]:
         """The rows of one iteration, or of several that one program makes."""
-        before, num = self.sampler.save(), self.num_at_once(limits)
-        if num > 1:
+        whole = whole_of(self.algorithm, self.state, self.sampler)
+        before, num = self.sampler.save(), self.num_at_once(limits, whole)
+        if whole is not None and num > 1:
             try:
-                return self._many_iterations(num)
+                return self._many_iterations(whole, num)
             except (NotFinite, EnvironmentFault):
                 self.sampler.restore(before)
                 self._one_by_one = num  # one of these goes wrong
         self._one_by_one = max(self._one_by_one - 1, 0)
         return [self._one_iteration(before)]
 
-    def num_at_once(self, limits: dict[str, float]) -> int:
+    def num_at_once(self, limits: dict[str, float], whole: Whole | None) -> int:
         """Iterations to make in one call: none that must not be, and no more than half a second."""
-        whole = whole_of(self.algorithm, self.state, self.sampler)
         if whole is None or whole.most == 1 or self._one_by_one or self.iteration == 0:
             return 1
         config = self.config
@@ -326,10 +326,8 @@ class Trainer:
             room.append(int(limits["num_steps"] - self.sampler.num_steps) // whole.most_steps)
         return max(min(room), 1)
 
-    def _many_iterations(self, num: int) -> list[Metrics]:
+    def _many_iterations(self, whole: Whole, num: int) -> list[Metrics]:
         started = time.perf_counter()
-        whole = whole_of(self.algorithm, self.state, self.sampler)
-        assert whole is not None
         state, metrics, counted = whole.run(self.state, self.sampler, num)
         self.check(state, metrics)
         return self.take(state, metrics, counted, time.perf_counter() - started)
@@ -381,7 +379,7 @@ class Trainer:
 
     def _iterated(self) -> tuple[PyTree, Metrics]:
         """The state after an iteration, all of it finite, and the figures of the row."""
-        state, metrics = self.algorithm.iteration(self.state, self.sampler, self._keep)
+        state, metrics = self.algorithm.iteration(self.state, self.sampler, self.keep)
         self.check(state, [metrics])
         return state, self._figures(metrics)
 
@@ -401,7 +399,7 @@ class Trainer:
         metrics = {**self.sampler.statistics.take(), **metrics}
         return {f"train/{name}": _number(value) for name, value in metrics.items()}
 
-    def _keep(self, state: PyTree) -> None:
+    def keep(self, state: PyTree) -> None:
         """Have what is left of the state before the iteration, to go on from should it fail."""
         self.state = state
 
