@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.build import train as train
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
+    from adaptax.experiment.group import Group as Group
     from adaptax.experiment.trainer import Trainer as Trainer
     from adaptax.experiment.trainer_config import TrainerConfig as TrainerConfig
 
@@ -82,6 +83,7 @@ _MODULES = {
     "train": "adaptax.experiment.build",
     "Evaluator": "adaptax.experiment.evaluator",
     "EvaluatorConfig": "adaptax.experiment.evaluator",
+    "Group": "adaptax.experiment.group",
     "Trainer": "adaptax.experiment.trainer",
     "TrainerConfig": "adaptax.experiment.trainer_config",
 }

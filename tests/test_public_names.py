@@ -18,7 +18,16 @@ from adaptax.core.errors import AdaptaxError
 ROOT = Path(__file__).parent.parent
 NAMES = {
     *("train", "load", "load_run", "make_suite", "make_algorithm", "gym_suite"),
-    *("Agent", "Suite", "Task", "Trainer", "TrainerConfig", "Evaluator", "EvaluatorConfig"),
+    *(
+        "Agent",
+        "Suite",
+        "Task",
+        "Trainer",
+        "TrainerConfig",
+        "Group",
+        "Evaluator",
+        "EvaluatorConfig",
+    ),
     *("Algorithm", "Env", "Step", "Rollout"),
 }
 TIMED = """

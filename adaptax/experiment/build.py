@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
@@ -50,6 +50,28 @@ def _algorithm(
     config = from_dict(config_class, settings, where="algorithm")
     # Not handed on where there are none: an algorithm of one's own need not take them.
     return algorithm(config, spec) if networks is None else algorithm(config, spec, networks)
+
+
+@overload
+def train(
+    algorithm_or_name: str | Algorithm[Any, Any],
+    suite_or_name: str | Suite,
+    /,
+    *,
+    seeds: None = None,
+    **settings: Any,
+) -> Trainer: ...
+
+
+@overload
+def train(
+    algorithm_or_name: str | Algorithm[Any, Any],
+    suite_or_name: str | Suite,
+    /,
+    *,
+    seeds: Sequence[int],
+    **settings: Any,
+) -> Group: ...
 
 
 def train(
