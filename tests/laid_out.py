@@ -46,7 +46,7 @@ def episode(rng: np.random.Generator, length: int, level: float) -> dict[str, np
 
 
 LONG_LANES = rollout_of(random_episodes(), per_lane=2, pad=12)
-SHORT_LANES = rollout_of(random_episodes(), per_lane=1, pad=7)
+SHORT_LANES = rollout_of(random_episodes(), per_lane=1, pad=6)
 """The same episodes, two to a lane and one to a lane."""
 
 

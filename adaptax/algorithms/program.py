@@ -171,6 +171,8 @@ def whole_of(
     num_threads = 1 if beside_others else sampler.num_threads
     if num_threads > 1 and not algorithm.in_place:
         return None  # it collects long rollouts: without a look at them
+    if algorithm.data_by_task and len(jax.local_devices()) > 1 and not beside_others:
+        return None  # devices share out the update instead
     if algorithm not in sampler.programs:
         sampler.programs[algorithm] = _planned(algorithm, state, sampler)
     whole: Whole = sampler.programs[algorithm]

@@ -115,7 +115,10 @@ class Agent:
         return replace(carry, memory=memory, t=t, chosen=None, recorded=kept)
 
     def rollout(self, carry: Carry) -> Rollout:
-        """The steps since `begin(..., record=True)`, padded to whole horizons, for `adapt`."""
+        """The steps since `begin(..., record=True)`, for `adapt`.
+
+        Padded to a horizon for each episode of the fullest lane.
+        """
         if not carry.recorded:
             raise AdaptaxError("no steps are kept: begin(key, record=True), then act and observe")
         steps, rest = [], carry.recorded
@@ -123,14 +126,17 @@ class Agent:
             rest, last = rest
             steps.append(last)
         horizon = self.algorithm.spec.horizon
-        padding = -len(steps) % horizon
+        ended = [step.terminated | step.truncated for step, _ in steps[1:]]
+        most = 1 + int(np.sum(ended, axis=0).max(initial=0))
+        num_steps = horizon * max(most, -(-len(steps) // horizon))
 
         def joined(*xs: Any) -> np.ndarray:
             x = np.stack([np.asarray(x) for x in xs], axis=2)
-            return np.pad(x, [(0, 0), (0, 0), (0, padding), *[(0, 0)] * (x.ndim - 3)])
+            padding = (0, num_steps - len(steps))
+            return np.pad(x, [(0, 0), (0, 0), padding, *[(0, 0)] * (x.ndim - 3)])
 
         step, extras = jax.tree.map(joined, *reversed(steps))
-        valid = np.broadcast_to(np.arange(len(steps) + padding) < len(steps), step.reward.shape)
+        valid = np.broadcast_to(np.arange(num_steps) < len(steps), step.reward.shape)
         fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
         return Rollout(
             **{name: getattr(step, name) for name in fields},

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from adaptax.core.experience import Rollout, select
+from adaptax.core.experience import Array, Rollout, select
 from adaptax.learning.processors import (
     DiceSamples,
     ProcessorConfig,
@@ -39,46 +39,48 @@ class Samples:
 def credited(
     config: ProcessorConfig, max_path_length: int, history: Sequence[Rollout], *, dice: bool
 ) -> Samples:
-    """The last rollout of `history` with every action's credit, task by task, on the host.
+    """The last rollout of `history` with every action's credit, task by task.
 
     Credit is the advantage over a baseline or, with `dice`, the adjusted reward; then every episode
     has a lane of its own. With `baseline_fit="previous"` the baseline is fitted to the rollout
     before the last one.
     """
+    needed = history[-2:] if config.baseline_fit == "previous" else history[-1:]
+    return _credited(config, max_path_length, dice, [rollout.steps for rollout in needed])
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _credited(
+    config: ProcessorConfig, max_path_length: int, dice: bool, history: list[Rollout]
+) -> Samples:
     weights = None
-    if config.baseline_fit == "previous" and len(history) > 1:
-        weights = _processed(config, max_path_length, history[-2], None, dice).weights
-    processed = _processed(config, max_path_length, history[-1], weights, dice)
+    for rollout in history:
+        processed = _processed(config, max_path_length, rollout, weights, dice)
+        weights = processed.weights
     if isinstance(processed, DiceSamples):
         rollout, credit = processed.paths, processed.adjusted_reward
     else:
-        rollout, credit = history[-1], processed.advantage
-    return _without_padding(
-        Samples(
-            obs=rollout.obs,
-            action=rollout.action,
-            log_prob=rollout.extras["log_prob"],
-            credit=credit,
-            adj_avg_rewards=processed.adj_avg_rewards,
-            valid=rollout.valid,
-        )
+        credit = processed.advantage
+    samples = Samples(
+        obs=rollout.obs,
+        action=rollout.action,
+        log_prob=rollout.extras["log_prob"],
+        credit=credit,
+        adj_avg_rewards=processed.adj_avg_rewards,
+        valid=rollout.valid,
     )
+    zeros = jax.tree.map(jnp.zeros_like, samples)
+    clean: Samples = select(samples.valid, samples, zeros)
+    return clean
 
 
 def _processed(
     config: ProcessorConfig,
     max_path_length: int,
     rollout: Rollout,
-    weights: np.ndarray | None,
+    weights: Array | None,
     dice: bool,
 ) -> TaskSamples | DiceSamples:
     if dice:
         return process_dice_samples(rollout, config, max_path_length, weights)
     return process_samples(rollout, config, weights)
-
-
-@jax.jit
-def _without_padding(samples: Samples) -> Samples:
-    zeros = jax.tree.map(jnp.zeros_like, samples)
-    clean: Samples = select(samples.valid, samples, zeros)
-    return clean

@@ -81,8 +81,10 @@ class DiceSamples:
     """[M, F] of the baseline fitted to these discounted rewards."""
 
 
+@jax.enable_x64(True)
+@partial(jax.jit, static_argnames="config")
 def process_samples(
-    rollout: Rollout, config: ProcessorConfig, weights: np.ndarray | None = None
+    rollout: Rollout, config: ProcessorConfig, weights: Array | None = None
 ) -> TaskSamples:
     """Generalised advantages [M, N, T] over a baseline fitted task by task.
 
@@ -91,104 +93,107 @@ def process_samples(
     episode does, cut or not: only advantages count what it expects after a cut, from the last
     observation.
     """
-    paths, features = _on_host(rollout), FEATURES[config.baseline]
-    time, ends = time_in_episode(paths.terminated, paths.truncated), _ends(paths)
-    returns, path_end = _returns(config.discount, paths.reward, ends)
-    last = np.asarray(path_end)
+    paths, features = _clean(rollout), FEATURES[config.baseline]
+    ends = {"terminated": paths.terminated, "truncated": paths.truncated, "valid": paths.valid}
+    nothing = jnp.zeros_like(paths.reward)
+    returns = discounted_returns(paths.reward, nothing, discount=config.discount, **ends)
+    time = time_in_episode(paths.terminated, paths.truncated)
     phi = features(paths.obs, time, paths.valid)
-    fitted = fit_baseline(phi, np.asarray(returns), paths.valid)
+    fitted = fit_baseline(phi, returns, paths.valid)
     used = fitted if config.baseline_fit == "current" else weights
     value = predict_baseline(phi, used)
-    next_value = np.roll(value, -1, axis=-1)  # inside a path the next row holds the next state
-    next_value[last] = 0.0
-    if config.bootstrap_truncated:
-        own = None if used is None else used[np.nonzero(last)[0]]
-        last_phi = features(paths.next_obs[last], time[last] + 1, paths.valid[last])
-        next_value[last] = predict_baseline(last_phi, own)
-    advantage = _advantages(config, paths.reward, value, next_value, ends)
-    return TaskSamples(returns, value, advantage, _standardized(paths.reward, paths.valid), fitted)
+    next_value = predict_baseline(features(paths.next_obs, time + 1, paths.valid), used)
+    if not config.bootstrap_truncated:
+        next_value = jnp.where(path_ends(**ends), 0.0, next_value)
+    advantage = gae(
+        paths.reward,
+        value.astype(jnp.float32),
+        next_value.astype(jnp.float32),
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+        **ends,
+    )
+    return TaskSamples(
+        returns=returns,
+        value=value,
+        advantage=_scaled(config, advantage, paths.valid),
+        adj_avg_rewards=masked_standardize(paths.reward, paths.valid),
+        weights=fitted,
+    )
 
 
+@jax.enable_x64(True)
+@partial(jax.jit, static_argnames=("config", "max_path_length"))
 def process_dice_samples(
     rollout: Rollout,
     config: ProcessorConfig,
     max_path_length: int,
-    weights: np.ndarray | None = None,
+    weights: Array | None = None,
 ) -> DiceSamples:
     """Discounted rewards minus a baseline in time alone, for DiCE (Foerster et al. 2018).
 
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
     paths = one_episode_a_lane(rollout, max_path_length)
-    time = np.broadcast_to(np.arange(max_path_length), paths.valid.shape)
+    time = jnp.arange(max_path_length)
     discounted = config.discount**time * paths.reward
     phi = linear_time_features(paths.obs, time, paths.valid)
     fitted = fit_baseline(phi, discounted, paths.valid)
     used = fitted if config.baseline_fit == "current" else weights
-    adjusted = np.where(paths.valid, discounted - predict_baseline(phi, used), 0.0)
-    adjusted_reward = _scaled(config, adjusted, paths.valid)
-    adj_avg_rewards = _standardized(paths.reward, paths.valid)
-    return DiceSamples(paths, adjusted_reward, adj_avg_rewards, fitted)
+    adjusted = (discounted - predict_baseline(phi, used)).astype(jnp.float32)
+    return DiceSamples(
+        paths=paths,
+        adjusted_reward=_scaled(config, adjusted, paths.valid),
+        adj_avg_rewards=masked_standardize(paths.reward, paths.valid),
+        weights=fitted,
+    )
 
 
 def one_episode_a_lane(rollout: Rollout, max_path_length: int) -> Rollout:
-    """The same episodes [M, P, H], H = `max_path_length`, each in a lane of its own from time 0.
+    """The same episodes [M, N * E, H], H = `max_path_length`, each in its own lane from time 0.
 
-    P is N times the number of episodes in the fullest lane; where others have fewer, lanes stay
-    empty. The carry, which belongs to whole lanes, is left out.
+    Lanes [M, N, E * H] hold at most E episodes, as `Sampler.episodes` and `Agent.rollout` fill them
+    and `check_room` makes sure; where one has fewer, lanes stay empty. The carry, which belongs to
+    whole lanes, is left out.
     """
-    paths = _on_host(rollout)
+    paths = _clean(rollout)
+    num_members, num_lanes, num_steps = paths.valid.shape
+    num_episodes, rest = divmod(num_steps, max_path_length)
+    check(rest == 0, f"lanes of {num_steps} steps are not made for episodes of {max_path_length}")
     time = time_in_episode(paths.terminated, paths.truncated)
     index = episode_index(paths.terminated, paths.truncated)
-    m, n, t = np.nonzero(paths.valid)
-    longest = int(time[m, n, t].max(initial=-1)) + 1
-    check(longest <= max_path_length, f"a path of {longest} steps is over {max_path_length}")
-    num_members, num_lanes, _ = paths.valid.shape
-    num_episodes = int(index[m, n, t].max(initial=0)) + 1
+    place = jnp.where(paths.valid, index * max_path_length + time, num_steps)
+    m, n = jnp.ogrid[:num_members, :num_lanes]
 
-    def split(x: np.ndarray) -> np.ndarray:
-        shape = (num_members, num_lanes, num_episodes, max_path_length, *x.shape[3:])
-        out = np.zeros(shape, x.dtype)
-        out[m, n, index[m, n, t], time[m, n, t]] = x[m, n, t]
-        return out.reshape(num_members, num_lanes * num_episodes, *shape[3:])
+    def split(x: jax.Array) -> jax.Array:
+        moved = jnp.zeros_like(x).at[m[..., None], n[..., None], place].set(x, mode="drop")
+        shape = (num_members, num_lanes * num_episodes, max_path_length)
+        return moved.reshape(*shape, *x.shape[3:])
 
     split_paths: Rollout = jax.tree.map(split, paths)
     return split_paths
 
 
-def _on_host(rollout: Rollout) -> Rollout:
-    """The rollout as NumPy arrays, rewards 0 where it is not valid, without its carry."""
-    paths: Rollout = jax.tree.map(np.asarray, rollout.steps)
-    return replace(paths, reward=np.where(paths.valid, paths.reward, 0.0))
+def check_room(rollout: Rollout, max_path_length: int) -> None:
+    """Raise a ConfigError where `one_episode_a_lane` would lose steps; not for use in programs."""
+    valid, ends = np.asarray(rollout.valid), (rollout.terminated, rollout.truncated)
+    longest = int(np.asarray(time_in_episode(*ends))[valid].max(initial=-1)) + 1
+    check(longest <= max_path_length, f"a path of {longest} steps is over {max_path_length}")
+    most = int(np.asarray(episode_index(*ends))[valid].max(initial=0)) + 1
+    room = valid.shape[-1] // max_path_length
+    check(
+        most <= room,
+        f"{most} episodes in a lane of {valid.shape[-1]} steps; {max_path_length} steps for each, "
+        f"with its padding, are room for {room}",
+    )
 
 
-def _ends(paths: Rollout) -> dict[str, np.ndarray]:
-    return {"terminated": paths.terminated, "truncated": paths.truncated, "valid": paths.valid}
+def _clean(rollout: Rollout) -> Rollout:
+    """The rollout with rewards 0 where it is not valid, without its carry."""
+    paths = rollout.steps
+    return replace(paths, reward=jnp.where(paths.valid, paths.reward, 0.0))
 
 
-@partial(jax.jit, static_argnums=0)
-def _returns(
-    discount: float, reward: jax.Array, ends: dict[str, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    """Returns and where paths end."""
-    nothing = jnp.zeros_like(reward)
-    return discounted_returns(reward, nothing, discount=discount, **ends), path_ends(**ends)
-
-
-@partial(jax.jit, static_argnums=0)
-def _advantages(
-    config: ProcessorConfig,
-    reward: jax.Array,
-    value: jax.Array,
-    next_value: jax.Array,
-    ends: dict[str, jax.Array],
-) -> jax.Array:
-    discount, gae_lambda = config.discount, config.gae_lambda
-    advantage = gae(reward, value, next_value, discount=discount, gae_lambda=gae_lambda, **ends)
-    return _scaled(config, advantage, ends["valid"])
-
-
-@partial(jax.jit, static_argnums=0)
 def _scaled(config: ProcessorConfig, x: jax.Array, valid: jax.Array) -> jax.Array:
     """Standardised and shifted task by task, as the config says; always 0 where not valid."""
     flat, flat_valid = (jnp.reshape(y, (len(y), -1)) for y in (x, valid))
@@ -196,7 +201,4 @@ def _scaled(config: ProcessorConfig, x: jax.Array, valid: jax.Array) -> jax.Arra
         flat = jax.vmap(masked_standardize)(flat, flat_valid)
     if config.positive_advantage:
         flat = jax.vmap(masked_shift_positive)(flat, flat_valid)
-    return flat.reshape(valid.shape)
-
-
-_standardized = jax.jit(masked_standardize)
+    return jnp.where(valid, flat.reshape(valid.shape), 0.0)

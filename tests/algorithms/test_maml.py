@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
-from toys import ChangingSampler, cliff_suite, point_suite, train_sampler
+from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
 from adaptax.algorithms.meta import dice_maml, vpg_maml
 from adaptax.algorithms.meta.dice_maml import DICEMAML, DICEMAMLConfig
@@ -28,9 +28,10 @@ from adaptax.algorithms.meta.maml_family import (
 from adaptax.algorithms.meta.promp import ProMP, ProMPConfig
 from adaptax.algorithms.meta.trpo_maml import TRPOMAML, TRPOMAMLConfig
 from adaptax.algorithms.meta.vpg_maml import VPGMAML, VPGMAMLConfig
-from adaptax.algorithms.program import updated
+from adaptax.algorithms.program import updated, whole_of
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
+from adaptax.core.snapshot import flatten
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_suite
 from adaptax.functional.distributions import DiagonalGaussian
@@ -345,6 +346,32 @@ def test_returns_are_means_over_the_episodes_of_each_stage():
     np.testing.assert_allclose(found, each, rtol=1e-5)
     assert metrics["return"] == found[-1]
     assert "return/episode_4" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (ProMP, ProMPConfig(**SMALL, baseline_fit="previous")),
+        pytest.param(TRPOMAML, TRPOMAMLConfig(**SMALL), marks=pytest.mark.slow),
+        pytest.param(VPGMAML, VPGMAMLConfig(**SMALL), marks=pytest.mark.slow),
+        (DICEMAML, DICEMAMLConfig(**SMALL)),
+    ],
+)
+def test_an_iteration_as_one_program_is_that_of_its_parts(kind, config, monkeypatch):
+    suite = cliff_suite(horizon=SPEC.horizon)
+    whole, parts = kind(config, suite.spec), kind(config, suite.spec)
+    parts.collects_in_program = False
+    samplers = [train_sampler(suite) for _ in range(2)]
+    states = [x.init(named_key(0, "init")) for x in (whole, parts)]
+    assert whole_of(whole, states[0], samplers[0]) is None  # two devices share the update
+    one = jax.local_devices()[:1]
+    monkeypatch.setattr(jax, "local_devices", lambda: one)
+    assert whole_of(whole, states[0], samplers[0]) is not None
+    assert whole_of(parts, states[1], samplers[1]) is None
+    results = [flatten(trained(a, s, 1)) for a, s in zip((whole, parts), samplers, strict=True)]
+    for name, x in results[0].items():
+        np.testing.assert_allclose(x, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)
+    assert samplers[0].num_steps == samplers[1].num_steps > 0
 
 
 class Tilted(nn.Module):

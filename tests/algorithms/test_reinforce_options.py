@@ -6,11 +6,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
+from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
 from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig
-from adaptax.algorithms.program import updated
+from adaptax.algorithms.program import updated, whole_of
 from adaptax.core.errors import ConfigError
+from adaptax.core.snapshot import flatten
 from adaptax.networks.memory import MemoryConfig
 
 CONFIG = ReinforceConfig(
@@ -85,6 +86,17 @@ def test_the_linear_baseline_is_the_ridge_fit_of_discounted_returns():
     assert np.std(at_places) > 0.1
     without = replace(CONFIG, baseline="none")
     assert np.all(baseline(without, algorithm, states[0], r) == 0.0)
+
+
+def test_an_iteration_with_a_baseline_as_one_program_is_that_of_its_parts():
+    suite = cliff_suite()
+    whole, parts = (Reinforce(CONFIG, suite.spec) for _ in range(2))
+    parts.collects_in_program = False
+    samplers = [train_sampler(suite) for _ in range(2)]
+    assert whole_of(whole, whole.init(jax.random.key(0)), samplers[0]) is not None
+    results = [flatten(trained(a, s, 1)) for a, s in zip((whole, parts), samplers, strict=True)]
+    for name, x in results[0].items():
+        np.testing.assert_allclose(x, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_the_baseline_changes_the_step():

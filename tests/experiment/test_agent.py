@@ -18,6 +18,8 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.core.rng import named_key
 from adaptax.core.spec import MultiDiscrete, spec_from_dict, spec_to_dict
 from adaptax.experiment.agent import Agent
+from adaptax.experiment.build import make_algorithm
+from adaptax.learning.credited import credited
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -197,6 +199,23 @@ def test_an_agent_of_one_task_is_not_changed_by_adapting_to_another(suite):
     memory = first.begin(jax.random.key(7)).memory
     np.testing.assert_array_equal(memory, rollouts[0].final_carry)
     assert not np.allclose(rollouts[1].final_carry, memory)
+
+
+def test_short_episodes_of_one_rollout_all_count_for_dice(suite):
+    algorithm = make_algorithm("dice-maml", suite.spec, hidden_sizes=(4,))
+    agent = Agent(algorithm, algorithm.init(jax.random.key(0)))
+    carry = agent.begin(jax.random.key(1), record=True)
+    for t in range(3 * 2):  # three episodes of two steps
+        _, carry = agent.act(carry, np.ones(5))
+        step = adaptax.Step(reward=1.0, next_obs=np.ones(5), terminated=t % 2, truncated=False)
+        carry = agent.observe(carry, step)
+    rollout = agent.rollout(carry)
+    samples = credited(algorithm.config, HORIZON, [rollout], dice=True)
+    assert samples.valid.sum(-1).tolist() == [[2, 2, 2]]
+    agent.adapt([rollout])
+    cut = jax.tree.map(lambda x: x[:, :, :HORIZON], rollout.steps)
+    with pytest.raises(AdaptaxError, match="3 episodes in a lane of 6 steps"):
+        agent.adapt([cut])
 
 
 def test_steps_are_kept_where_asked_for_only(suite):

@@ -18,6 +18,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Rollout
 from adaptax.learning.processors import (
     ProcessorConfig,
+    check_room,
     one_episode_a_lane,
     process_dice_samples,
 )
@@ -99,9 +100,14 @@ def test_dice_depends_on_episodes_alone(other):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-def test_dice_refuses_a_path_that_is_too_long():
+def test_lanes_without_room_for_their_episodes_are_refused():
+    check_room(LONG_LANES, 6)
     with pytest.raises(ConfigError, match="a path of 5 steps is over 4"):
-        process_dice_samples(LONG_LANES, ProcessorConfig(), 4)
+        check_room(LONG_LANES, 4)
+    with pytest.raises(ConfigError, match=r"2 episodes in a lane of 12 steps; 12 .* room for 1"):
+        check_room(LONG_LANES, 12)
+    with pytest.raises(ConfigError, match="lanes of 12 steps are not made for episodes of 5"):
+        process_dice_samples(LONG_LANES, ProcessorConfig(), 5)
 
 
 def test_lanes_with_fewer_episodes_are_filled_with_empty_ones():

@@ -128,7 +128,8 @@ def test_a_previous_fit_does_not_depend_on_what_it_predicts():
     second = process_samples(other, config, weights=first.weights)
     current = process_samples(other, ProcessorConfig())
     np.testing.assert_array_equal(second.weights, current.weights)
-    expected = linear_features(other.obs[1], times(other)[1], other.valid[1]) @ first.weights[1]
+    features = np.asarray(linear_features(other.obs[1], times(other)[1], other.valid[1]))
+    expected = features @ np.asarray(first.weights[1])
     np.testing.assert_allclose(second.value[1], expected, rtol=1e-9)
 
 

@@ -18,7 +18,6 @@ from typing import Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics
@@ -32,7 +31,7 @@ from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import likelihood_ratio_loss, policy_gradient_loss
 from adaptax.learning.credited import Samples, credited
 from adaptax.learning.minibatches import ADAM
-from adaptax.learning.processors import ProcessorConfig
+from adaptax.learning.processors import ProcessorConfig, check_room
 from adaptax.networks.heads import MLPPolicy
 from adaptax.sampling.actors import Actor, PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
@@ -133,7 +132,7 @@ def collect(
         actor = PerMember(PolicyActor(own, policy))
     history.append(sampler.episodes(actor, tasks, config.num_episodes, 1))
     stages.append(credited(config, horizon, history, dice=dice))
-    return Data(tuple(stages), np.stack([mean_returns(rollout) for rollout in history], axis=1))
+    return Data(tuple(stages), jnp.stack([mean_returns(rollout) for rollout in history], axis=1))
 
 
 def adapted_actor(
@@ -154,7 +153,11 @@ def adapted_actor(
     else:
         own = for_each_task(params["policy"], len(history[-1].valid))
     if "log_prob" in history[-1].extras:
-        samples = credited(config, horizon, history, dice=config.inner_objective == "dice")
+        dice = config.inner_objective == "dice"
+        if dice:
+            for rollout in history:
+                check_room(rollout, horizon)
+        samples = credited(config, horizon, history, dice=dice)
         own = stepped(config, policy, params, own, samples)
     else:
         warnings.warn(
@@ -260,12 +263,11 @@ def mean_kls(before: Distributions, after: Distributions, stages: Stages) -> jax
     return jnp.stack([task_mean(old.kl(new), samples.valid) for old, new, samples in triples])
 
 
-def mean_returns(rollout: Rollout) -> np.ndarray:
+def mean_returns(rollout: Rollout) -> jax.Array:
     """[M]: mean undiscounted return of a task's episodes."""
-    valid = np.asarray(rollout.valid)
-    ends = np.asarray(rollout.terminated | rollout.truncated) & valid
-    totals = np.sum(np.asarray(rollout.reward), axis=(1, 2), where=valid)
-    return (totals / np.sum(ends, axis=(1, 2))).astype(np.float32)
+    ends = (rollout.terminated | rollout.truncated) & rollout.valid
+    totals = jnp.sum(rollout.reward, axis=(1, 2), where=rollout.valid)
+    return totals / jnp.sum(ends, axis=(1, 2))
 
 
 def return_metrics(data: Data) -> Metrics:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
@@ -69,7 +68,7 @@ class ReinforceConfig:
         check_unit(self, "discount")
 
 
-Data = tuple[Rollout, Any]
+Data = tuple[Rollout, jax.Array]
 """Whole episodes, and what is subtracted from their returns [M, N, T]."""
 
 
@@ -87,7 +86,6 @@ class Reinforce(Algorithm[family.State, Data]):
         memory, sizes = config.memory.make(), config.hidden_sizes
         default = ActorCritic(spec.action, sizes, memory, config.init_std)
         self.networks = default if networks is None else as_actor_critic(networks)
-        self.collects_in_program = config.baseline == "none"
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""
@@ -104,9 +102,9 @@ class Reinforce(Algorithm[family.State, Data]):
         config, tasks = self.config, sampler.sample_tasks(1)
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         if config.baseline == "none":
-            return rollout, np.zeros(rollout.valid.shape, np.float32)
+            return rollout, jnp.zeros(rollout.valid.shape)
         fitted = process_samples(rollout, ProcessorConfig(config.discount))
-        return rollout, np.asarray(fitted.value, np.float32)
+        return rollout, fitted.value.astype(jnp.float32)
 
     def update(self, state: family.State, data: Data) -> tuple[family.State, Metrics]:
         """One gradient step down -E[(R - baseline) log pi]."""
