@@ -7,6 +7,7 @@ episodes, one after another; nothing reaches across an episode's end, and paddin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -18,6 +19,7 @@ import numpy as np
 from adaptax.core.config import check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, Rollout
+from adaptax.core.precision import in_float64
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
 from adaptax.functional.returns import discounted_returns, episode_index, gae, path_ends
 from adaptax.learning.baselines import (
@@ -81,8 +83,6 @@ class DiceSamples:
     """[M, F] of the baseline fitted to these discounted rewards."""
 
 
-@jax.enable_x64(True)
-@partial(jax.jit, static_argnames="config")
 def process_samples(
     rollout: Rollout, config: ProcessorConfig, weights: Array | None = None
 ) -> TaskSamples:
@@ -93,7 +93,13 @@ def process_samples(
     episode does, cut or not: only advantages count what it expects after a cut, from the last
     observation.
     """
-    paths, features = _clean(rollout), FEATURES[config.baseline]
+    samples: TaskSamples = in_float64(partial(_samples, config), rollout.steps, weights)
+    return samples
+
+
+@partial(jax.jit, static_argnums=0)
+def _samples(config: ProcessorConfig, steps: Rollout, weights: Array | None) -> TaskSamples:
+    paths, features = _clean(steps), FEATURES[config.baseline]
     ends = {"terminated": paths.terminated, "truncated": paths.truncated, "valid": paths.valid}
     nothing = jnp.zeros_like(paths.reward)
     returns = discounted_returns(paths.reward, nothing, discount=config.discount, **ends)
@@ -102,9 +108,14 @@ def process_samples(
     fitted = fit_baseline(phi, returns, paths.valid)
     used = fitted if config.baseline_fit == "current" else weights
     value = predict_baseline(phi, used)
-    next_value = predict_baseline(features(paths.next_obs, time + 1, paths.valid), used)
-    if not config.bootstrap_truncated:
-        next_value = jnp.where(path_ends(**ends), 0.0, next_value)
+    # Inside a path the next row holds the next state.
+    next_value = jnp.where(path_ends(**ends), 0.0, jnp.roll(value, -1, axis=-1))
+    if config.bootstrap_truncated:
+
+        def expected(obs: jax.Array, time: jax.Array, valid: jax.Array) -> jax.Array:
+            return predict_baseline(features(obs, time, valid), used)
+
+        next_value = _with_last_values(expected, paths, time, next_value)
     advantage = gae(
         paths.reward,
         value.astype(jnp.float32),
@@ -122,8 +133,6 @@ def process_samples(
     )
 
 
-@jax.enable_x64(True)
-@partial(jax.jit, static_argnames=("config", "max_path_length"))
 def process_dice_samples(
     rollout: Rollout,
     config: ProcessorConfig,
@@ -134,7 +143,16 @@ def process_dice_samples(
 
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
-    paths = one_episode_a_lane(rollout, max_path_length)
+    process = partial(_dice_samples, config, max_path_length)
+    samples: DiceSamples = in_float64(process, rollout.steps, weights)
+    return samples
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _dice_samples(
+    config: ProcessorConfig, max_path_length: int, steps: Rollout, weights: Array | None
+) -> DiceSamples:
+    paths = one_episode_a_lane(steps, max_path_length)
     time = jnp.arange(max_path_length)
     discounted = config.discount**time * paths.reward
     phi = linear_time_features(paths.obs, time, paths.valid)
@@ -186,6 +204,33 @@ def check_room(rollout: Rollout, max_path_length: int) -> None:
         f"{most} episodes in a lane of {valid.shape[-1]} steps; {max_path_length} steps for each, "
         f"with its padding, are room for {room}",
     )
+
+
+def _with_last_values(
+    expected: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    paths: Rollout,
+    time: jax.Array,
+    next_value: jax.Array,
+) -> jax.Array:
+    """`next_value` [M, N, T] with what is `expected` after the last observation of each path.
+
+    Path by path of the lanes, most of which hold one: features of all steps would take longer.
+    """
+    ends = paths.terminated, paths.truncated, paths.valid
+    last, index = path_ends(*ends) & paths.valid, episode_index(*ends[:2])
+
+    def more(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(last & (index >= loop[0]))
+
+    def with_next_paths(loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, values = loop
+        here = last & (index == number)
+        place = jax.lax.argmax(here, 2, jnp.int32)[..., None]  # of int64 JAX can make no program
+        obs = jnp.take_along_axis(paths.next_obs, place[..., None], axis=2)
+        steps, there = (jnp.take_along_axis(x, place, axis=2) for x in (time + 1, here))
+        return number + 1, jnp.where(here, expected(obs, steps, there), values)
+
+    return jax.lax.while_loop(more, with_next_paths, (jnp.array(0), next_value))[1]
 
 
 def _clean(rollout: Rollout) -> Rollout:

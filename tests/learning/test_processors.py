@@ -18,6 +18,7 @@ from laid_out import (
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Rollout
 from adaptax.learning.baselines import linear_features
+from adaptax.learning.credited import credited
 from adaptax.learning.processors import ProcessorConfig, process_samples
 
 
@@ -170,6 +171,19 @@ def test_adj_avg_rewards_are_standardised_over_the_meta_batch():
     assert rewards[LONG_LANES.valid].std() == pytest.approx(1, abs=1e-5)
     means = [rewards[m][LONG_LANES.valid[m]].mean() for m in range(MEMBERS)]
     assert means[0] < -0.2 and means[1] > 0.2
+
+
+@pytest.mark.parametrize("dice", [False, True])
+def test_under_vmap_every_run_has_the_credit_that_it_has_alone(dice):
+    one = replace(LONG_LANES, extras={"log_prob": LONG_LANES.reward})
+    runs = [one, replace(one, reward=2 * one.reward - 1)]
+
+    def credit(rollout):
+        return credited(ProcessorConfig(), 6, [rollout], dice=dice).credit
+
+    together = jax.jit(jax.vmap(credit))(jax.tree.map(lambda *xs: np.stack(xs), *runs))
+    assert together.dtype == np.float32
+    np.testing.assert_allclose(together, [credit(run) for run in runs], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["discount", "gae_lambda"])

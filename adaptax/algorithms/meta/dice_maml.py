@@ -50,6 +50,7 @@ class DICEMAML(Algorithm[State, Data]):
     """MAML with the magic box; `networks` as in maml_family.py."""
 
     name = "dice-maml"
+    collects_in_program = True
     data_by_task = True
     finite_metrics = ("policy_loss", "kl")
     config: DICEMAMLConfig

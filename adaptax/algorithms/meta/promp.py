@@ -90,6 +90,7 @@ class ProMP(Algorithm[State, Data]):
     """Proximal meta-policy search; `networks` as in maml_family.py."""
 
     name = "promp"
+    collects_in_program = True
     data_by_task = True
     finite_metrics = ("policy_loss", "kl_penalty", "kl")
     config: ProMPConfig

@@ -51,6 +51,7 @@ class TRPOMAML(Algorithm[State, Data]):
     """Trust region policy optimization through adaptation; `networks` as in maml_family.py."""
 
     name = "trpo-maml"
+    collects_in_program = True
     data_by_task = True
     finite_metrics = ("loss_before", "loss_after", "kl")
     config: TRPOMAMLConfig

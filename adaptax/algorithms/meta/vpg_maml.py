@@ -51,6 +51,7 @@ class VPGMAML(Algorithm[State, Data]):
     """Vanilla policy gradient through adaptation; `networks` as in maml_family.py."""
 
     name = "vpg-maml"
+    collects_in_program = True
     data_by_task = True
     finite_metrics = ("policy_loss", "kl")
     config: VPGMAMLConfig

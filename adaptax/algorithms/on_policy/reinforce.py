@@ -76,6 +76,7 @@ class Reinforce(Algorithm[family.State, Data]):
     """The policy-gradient theorem, and nothing else; the networks' value is not used."""
 
     name = "reinforce"
+    collects_in_program = True
     config: ReinforceConfig
     finite_metrics = ("policy_loss",)
 
