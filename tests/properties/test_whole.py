@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,13 @@ from adaptax.core.snapshot import flatten
 
 CYCLE_BY_CYCLE = {"pearl", "cma-es"}
 """Algorithms whose iterations are not one program."""
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch):
+    """Or several would share the updates of the MAML family out."""
+    one = jax.local_devices()[:1]
+    monkeypatch.setattr(jax, "local_devices", lambda: one)
 
 
 def begun(entry, suite, seed: int = 0):
