@@ -62,6 +62,9 @@ def arm(phase: str, nth: int, delay: float) -> None:
     watched(Trainer, "_train", "anywhere")
     watched(Sampler, "_run", "sampling")
     watched(Sampler, "_run", "update", after=True)
+    # Of an iteration that is one program it is not known where it is: before it, and after it.
+    watched(Sampler, "draw", "sampling", after=True)
+    watched(Sampler, "count", "update")
     watched(Evaluator, "evaluate", "evaluation")
     watched(Snapshots, "save", "snapshot")
 
