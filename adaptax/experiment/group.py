@@ -68,6 +68,8 @@ class Group:
     @property
     def in_one_program(self) -> bool:
         """Whether all seeds are one program; else they take turns."""
+        if not (self.algorithm.traceable and self.algorithm.collects_in_program):
+            return False
         first = self.members[0]
         state = jax.eval_shape(self.algorithm.init, named_key(self.seeds[0], "init"))
         return whole_of(self.algorithm, state, first.sampler, beside_others=True) is not None

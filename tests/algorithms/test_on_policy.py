@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler
 
-from adaptax.algorithms import base
+from adaptax.algorithms import program
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
@@ -77,7 +77,7 @@ def run(name: str, kind: str = "none") -> Run:
         states.append(state)
         samplers.append(sampler.save())
         metrics.append(figures)
-        sizes.append(base._compiled(())._cache_size())
+        sizes.append(program._compiled_update(())._cache_size())
     return Run(algorithm, states, samplers, metrics, rollouts, sizes)
 
 

@@ -174,6 +174,25 @@ def test_what_cannot_be_one_program_takes_turns(tmp_path):
     assert [row["iteration"] for row in runs.run()] == [2, 2]
 
 
+@pytest.mark.slow
+def test_what_cannot_be_one_program_has_a_process_for_each_seed(tmp_path, capsys):
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("with one core they take turns")
+    run_dir = tmp_path / "processes"
+    suite = adaptax.make_suite("point-goal")
+    algorithm = make_algorithm("cma-es", suite.spec, **SMALL["cma-es"])
+    args = ["train", "cma-es", "point-goal", "--seeds", "0:2", "--run-dir", str(run_dir)]
+    args += ["--num-iterations", "2", "--evaluation-interval", "None"]
+    cli.main([*args, *flags(algorithm.config, "algorithm")])
+    assert "seed 1 is done" in capsys.readouterr().out
+    cli.main(["resume", str(run_dir), "--num-iterations", "3"])
+    for seed in (0, 1):
+        rows = read_rows(run_dir / f"seed-{seed}" / "progress.jsonl")
+        assert [row["iteration"] for row in rows] == [1, 2, 3]
+    with pytest.raises(SystemExit):
+        cli.main([*args, "--overwrite", "--algorithm.init-std", "-1"])
+
+
 def test_python_trains_a_group(tmp_path):
     runs = adaptax.train(
         "cem",
