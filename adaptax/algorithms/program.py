@@ -251,7 +251,8 @@ def _iteration(whole: Whole, start: Any, draws: tuple[Draw, ...]) -> Any:
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
         return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
 
-    after, (metrics, outcomes) = jax.lax.scan(cycle, start, draws)
+    num_cycles = whole.algorithm.num_cycles  # there may be no draws to count
+    after, (metrics, outcomes) = jax.lax.scan(cycle, start, draws, length=num_cycles)
     return after, ({k: _over_cycles(x) for k, x in metrics.items()}, outcomes)
 
 
