@@ -15,7 +15,7 @@ import numpy as np
 
 from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
 from adaptax.core.config import check_numbers
-from adaptax.core.errors import NotFinite
+from adaptax.core.errors import NotFinite, check
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.sampling.actors import Actor
@@ -62,6 +62,9 @@ class Algorithm(ABC, Generic[State, Data]):
 
     def __init__(self, config: Any, spec: EnvSpec, networks: Any = None) -> None:
         """`networks` None stands for those that the config describes."""
+        is_spec = isinstance(spec, EnvSpec)
+        what = type(spec).__name__
+        check(is_spec, f"an algorithm takes a suite's spec, suite.spec, not a {what}")
         self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
             check_numbers(config, "algorithm")

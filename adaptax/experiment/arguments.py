@@ -38,6 +38,8 @@ class ResumeArgs:
     """Iterations in all, instead of the limits that the run had."""
     quiet: bool = False
     """No progress on the console, whatever the run was started with."""
+    num_workers: Annotated[int | None, tyro.conf.arg(name="suite.num-workers")] = None
+    """Processes that hold the environments from here on, which changes no data; 0 is this one."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,6 @@ def make_algorithm(
     `networks` take the place of those that the config describes; the family's page says what they
     are called with.
     """
-    is_spec = isinstance(spec, EnvSpec)
-    check(is_spec, f"an algorithm takes a suite's spec, suite.spec, not a {type(spec).__name__}")
     return _algorithm(name, spec, networks, settings)
 
 
@@ -131,12 +129,18 @@ def with_config(make: Any, config: Any) -> Suite:
 
 
 def load_run(
-    run_dir: str | Path, *, networks: Any = None, in_process: bool = False, **changes: Any
+    run_dir: str | Path,
+    *,
+    networks: Any = None,
+    in_process: bool = False,
+    num_workers: int | None = None,
+    **changes: Any,
 ) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
     `networks` are those that it was trained with, where they were one's own. `in_process` has
-    environments in this process, wherever the run has them.
+    environments in this process, wherever the run has them; `num_workers` in so many processes,
+    where the suite has a say in that.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
@@ -154,6 +158,9 @@ def load_run(
         settings = recorded["suite"]
         if in_process:
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
+        if num_workers is not None:
+            check("num_workers" in settings, f"the environments of {name!r} have no workers")
+            settings = {**settings, "num_workers": num_workers}
         suite = make_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
     except ConfigError as error:

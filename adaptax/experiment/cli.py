@@ -164,6 +164,7 @@ def resume_command(args: list[str]) -> None:
         group = load_group(run_dir, seeds, **changes)
         _to_their_end(group, group.resume, ["resume", *args])
         return
+    changes["num_workers"] = options.num_workers
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     _to_its_end(trainer, trainer.resume)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from adaptax.core.errors import AdaptaxError, ConfigError
@@ -24,7 +26,13 @@ def take_cores(num_cores: int) -> list[int]:
     if num_cores > len(allowed):
         raise ConfigError(f"num_cores {num_cores} is more than the {len(allowed)} that there are")
     directory = Path(tempfile.gettempdir()) / f"adaptax-cores-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    about = directory.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise AdaptaxError(
+            f"{directory} is somebody else's or a link: remove it, or leave num_cores out"
+        )
     taken: dict[int, int] = {}
     for core in allowed:
         file = os.open(directory / str(core), os.O_RDWR | os.O_CREAT, 0o600)

@@ -136,7 +136,7 @@ class Trainer:
                 self._from_the_start()
                 self.state = self.algorithm.init(named_key(self.config.seed, "init"))
             else:
-                self.load(newest)
+                self.load(newest, episodes=True)
             if self._nothing_to_do():
                 say(
                     f"{self.run_dir} has done all of its {self.iteration} iterations: nothing to "
@@ -162,10 +162,11 @@ class Trainer:
         if self.suite.note is not None and not self.config.quiet:
             say(self.suite.note, sys.stdout)
 
-    def load(self, newest: int | None = None) -> None:
-        """Take state, counters and unfinished episodes from the newest readable snapshot.
+    def load(self, newest: int | None = None, *, episodes: bool = False) -> None:
+        """Take state and counters from the newest readable snapshot, to evaluate or to act.
 
-        If given, from one no newer than `newest`.
+        If given, from one no newer than `newest`. `episodes`: with those of training that are under
+        way, which only training goes on with, and which not every environment can take up again.
         """
         refuse_links(self.run_dir)
         self._snapshots.owner = self._owner(recorded_config(self.run_dir))
@@ -177,7 +178,7 @@ class Trainer:
             with self._snapshots.reading(iteration):
                 _check_counters(iteration, tree)
                 self.state = unflatten(template, tree.get("state", {}))
-                self.sampler.restore(tree["sampler"])
+                self.sampler.restore(tree["sampler"], episodes=episodes)
                 self.iteration, self._seconds = iteration, float(tree["seconds"])
             return
         raise SnapshotError(

@@ -250,12 +250,12 @@ class Sampler:
             saved["pool"] = self._pool(self._cursor.num_slots).save()
         return saved
 
-    def restore(self, saved: PyTree) -> None:
-        """Go on exactly where `save` stood."""
+    def restore(self, saved: PyTree, *, episodes: bool = True) -> None:
+        """Go on exactly where `save` stood; or only count on, without its unfinished episodes."""
         counters = [int(x) for x in saved["counters"]]
         self.num_steps, self.num_episodes, self._num_calls, self._num_tasks = counters
         self._stand(None)
-        if "cursor" in saved:
+        if episodes and "cursor" in saved:
             self._cursor = Cursor.restore(saved["cursor"])
             pool = self._pool(self._cursor.num_slots)
             pool.restore(saved["pool"], self._cursor.slot_tasks())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from toys import point_suite
 
+import adaptax
 from adaptax.algorithms.base import Algorithm, check_finite
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.spec import Continuous, EnvSpec
@@ -129,6 +130,8 @@ def test_a_metric_that_is_no_number_is_named(base, value, what):
 def test_a_suite_in_place_of_its_spec_is_refused():
     with pytest.raises(ConfigError, match=r"takes a suite's spec, suite\.spec, not a Suite"):
         make_algorithm("ppo", point_suite())
+    with pytest.raises(ConfigError, match=r"takes a suite's spec, suite\.spec, not a Suite"):
+        adaptax.PPO(adaptax.PPOConfig(), point_suite())
 
 
 def test_equal_algorithms_share_what_is_compiled_and_others_do_not():

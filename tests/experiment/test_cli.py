@@ -333,6 +333,12 @@ def test_resume_prolongs_a_run(inside, tmp_path):
     assert json.loads((run / "config.json").read_text())["trainer"]["num_iterations"] == 4
 
 
+def test_resume_with_workers_where_there_are_none_is_one_line(inside, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["resume", "run", "--suite.num-workers", "2"])
+    assert "have no workers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "shows"), [([], True), (["--quiet"], False)])
 def test_resume_is_quiet_only_if_asked(inside, tmp_path, capsys, words, shows):
     run = tmp_path / "run"

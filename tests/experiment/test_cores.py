@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cores
 
 PROGRAM = """
@@ -64,6 +64,15 @@ def test_processes_take_cores_of_their_own_until_there_are_none(own_locks):
     assert again.stdout.readline() == told[0]
     for process in (*running, late, again):
         process.communicate()
+
+
+def test_a_folder_of_locks_that_leads_elsewhere_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "else").mkdir()
+    (tmp_path / f"adaptax-cores-{os.getuid()}").symlink_to(tmp_path / "else")
+    with pytest.raises(AdaptaxError, match="is somebody else's or a link: remove it"):
+        cores.take_cores(1)
+    assert not any((tmp_path / "else").iterdir())
 
 
 def test_more_cores_than_there_are_is_one_line(monkeypatch, tmp_path):

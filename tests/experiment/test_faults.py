@@ -8,6 +8,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,13 +16,17 @@ import pytest
 from test_trainer import column, left_behind, snapshots, trainer
 from toys import CliffEnv, cliff_suite
 
+import adaptax
 from adaptax.core.errors import AdaptaxError, DiskError, NotFinite
 from adaptax.core.finite import not_finite
 from adaptax.core.snapshot import Snapshots
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.experiment import cli
+from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import RunLog, read_rows
 from adaptax.experiment.run_dir import LOCK
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 
 @dataclass(frozen=True)
@@ -259,3 +264,37 @@ def test_a_snapshot_without_what_a_run_needs_is_one_line(tmp_path):
         saved.save(1, {**tree, **change})
         with pytest.raises(AdaptaxError, match="iteration-00000001 is not of this run"):
             trainer(tmp_path / "run").load()
+
+
+class Moody(gymnasium.Env):
+    """Observations that no seed determines."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.frombuffer(os.urandom(2), np.uint8) / np.float32(256), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+def test_what_no_seed_determines_can_be_evaluated_but_not_go_on_in_mid_episode(tmp_path):
+    suite = adaptax.gym_suite("moody", Moody, horizon=20)
+    settings = {"num_lanes": 1, "num_steps": 5, "num_minibatches": 1, "hidden_sizes": (4,)}
+    algorithm = make_algorithm("ppo2", suite.spec, **settings)
+    evaluation = EvaluatorConfig(num_lanes=2)
+    config = TrainerConfig(
+        str(tmp_path / "run"),
+        num_iterations=1,
+        evaluation_interval=None,
+        evaluation=evaluation,
+        quiet=True,
+    )
+    Trainer(config, algorithm, suite).run()
+    again = Trainer(replace(config, num_iterations=2), algorithm, suite)
+    again.load()
+    assert again.iteration == 1
+    assert again.evaluate().returns.shape[-1] == 1
+    with pytest.raises(AdaptaxError, match="not deterministic given its seed"):
+        again.resume()

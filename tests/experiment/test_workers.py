@@ -71,6 +71,14 @@ def test_a_run_with_two_workers_resumes_in_mid_episode_bit_for_bit(in_process, t
     assert left_behind(run_dir) == in_process
 
 
+def test_resume_takes_another_number_of_workers(in_process, tmp_path):
+    run_dir = tmp_path / "run"
+    train(run_dir, num_workers=2, num_iterations=2)
+    num = ["--num-iterations", str(NUM_ITERATIONS)]
+    cli.main(["resume", str(run_dir), *num, "--suite.num-workers", "0"])
+    assert left_behind(run_dir) == in_process
+
+
 def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path):
     run_dir = tmp_path / "run"
     args = ["train", "nop", SUITE, "--run-dir", str(run_dir), "--evaluation-interval", "None"]
