@@ -134,7 +134,8 @@ def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in readme_commands():
         main(smaller(command))
-    (run,) = (tmp_path / "runs").iterdir()
+    run, group = tmp_path / "runs" / "rl2-ppo-point-goal", tmp_path / "runs" / "point"
+    assert len(list(group.glob("seed-*/progress.jsonl"))) == 5
     iterations = [row["iteration"] for row in read_rows(run / "progress.jsonl")]
     assert iterations == [1, 2, 3, 4]
     output = capsys.readouterr().out
