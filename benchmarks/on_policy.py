@@ -124,30 +124,42 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
     """Train and evaluate one of our contenders in this process."""
     import numpy as np
 
+    from adaptax.algorithms.program import whole_of
     from adaptax.core.rng import named_key
     from adaptax.experiment.build import make_suite
     from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
     from adaptax.experiment.provenance import provenance
+    from adaptax.sampling.draws import Counted
     from adaptax.sampling.sampler import Sampler
 
     suite = make_suite(suite_name)
     algorithm = our_algorithm(case, suite.spec)
     sampler = Sampler(suite, suite.train, seed, "train")
     state = algorithm.init(named_key(seed, "init"))
-    episodes, marks, ended = [], [time.perf_counter()], 0
-    while sampler.num_steps < case.total_steps:
-        state, _ = algorithm.iteration(state, sampler)
+    whole = whole_of(algorithm, state, sampler)
+    episodes, marks, num_steps = [], [time.perf_counter()], 0
+    while num_steps < case.total_steps:
+        if whole is None:
+            before = sampler.num_steps, sampler.num_episodes
+            state, _ = algorithm.iteration(state, sampler)
+            steps, ended = sampler.num_steps - before[0], sampler.num_episodes - before[1]
+            counted = [Counted(steps, ended, ())]
+        else:
+            left = -(-(case.total_steps - num_steps) // whole.most_steps)
+            state, _, counted = whole.run(state, sampler, min(left, whole.most))
+        for did in counted:
+            num_steps += did.num_steps
+            sampler.statistics.count(*did.ended)
+            mean_return = sampler.statistics.take()["return"]
+            if did.num_episodes:
+                episodes.append((num_steps, mean_return, did.num_episodes))
         marks.append(time.perf_counter())
-        count, ended = sampler.num_episodes - ended, sampler.num_episodes
-        mean_return = sampler.statistics.take()["return"]
-        if count:
-            episodes.append((sampler.num_steps, mean_return, count))
     laps = np.diff(marks)
     protocol = EvaluatorConfig(num_tasks=1, num_lanes=NUM_EVALUATIONS, deterministic=True)
     evaluation = Evaluator(protocol, suite, seed).evaluate(algorithm, state)
     return {
         "seconds": float(laps.sum()),
-        # The first two iterations compile or read; the others say what one takes.
+        # The first two calls compile or read; the others say what one takes.
         "seconds_compiled": float(laps[2:].mean() * len(laps)),
         "num_steps": sampler.num_steps,
         "evaluation": float(evaluation.returns.mean()),
