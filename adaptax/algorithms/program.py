@@ -262,8 +262,8 @@ def _over_cycles(x: jax.Array | None) -> jax.Array | None:
         return x if x is None else x[-1]
     if len(x) == 1:
         return x[0]
-    there = x != ABSENT
-    return jnp.where(there.any(), jnp.mean(x, where=there), ABSENT)
+    found = x != ABSENT
+    return jnp.where(found.any(), jnp.mean(x, where=found), ABSENT)
 
 
 def means(cycles: Sequence[Metrics]) -> Metrics:

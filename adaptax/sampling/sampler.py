@@ -181,7 +181,7 @@ class Sampler:
     def standing(self, like: Standing | None) -> Standing | None:
         """Where `steps` would go on, of the form of `like`; zeros where it would start afresh."""
         cursor = self._cursor
-        if like is None or cursor is None:
+        if like is None or cursor is None or cursor.shape != like.reward_sum.shape:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
         if self._standing is None:
             pool: Any = self._pool(cursor.num_slots)
