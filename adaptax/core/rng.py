@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.errors import check
+from adaptax.core.threefry import unroll
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
+
+unroll()
 
 
 def named_key(seed: int, *path: str | int) -> jax.Array:

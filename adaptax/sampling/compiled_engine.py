@@ -67,7 +67,12 @@ def _side_by_side(pool: CompiledPool, settings: Settings, run: partial[Result]) 
     program = (settings, jax.tree.structure(run.args))
     ahead = [] if program in pool.programs else [run(parts.pop(0))]
     pool.programs.add(program)
-    return [*ahead, *pool.threads.map(run, parts)]
+
+    def whole(number: np.uint32) -> Result:
+        # Programs that nobody waits for may be put on one thread, one after the other.
+        return jax.block_until_ready(run(number))
+
+    return [*ahead, *pool.threads.map(whole, parts)]
 
 
 State = tuple[Lanes, PyTree, jax.Array]

@@ -2,8 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 
 from adaptax.core.rng import episode_seeds, named_generator, named_key, stream_root
+from adaptax.core.threefry import threefry2x32
 
 MILLION = np.arange(1_000_000, dtype=np.uint32)
 
@@ -79,3 +81,23 @@ def test_a_name_gives_the_same_stream_again():
     assert bits(named_key(*path)) == bits(named_key(*path))
     assert stream_root(*path).tolist() == stream_root(*path).tolist()
     assert named_generator(*path).random() == named_generator(*path).random()
+
+
+@pytest.mark.parametrize(
+    ("keys", "counts", "bits"),
+    [
+        ([0, 0], [0, 0], [0x6B200159, 0x99BA4EFE]),
+        ([2**32 - 1] * 2, [2**32 - 1] * 2, [0x1CB996FC, 0xBB002BE7]),
+        ([0x13198A2E, 0x03707344], [0x243F6A88, 0x85A308D3], [0xC4923A9C, 0x483DF7A0]),
+    ],
+)
+def test_random_bits_are_threefrys_by_its_published_answers(keys, counts, bits):
+    words = [np.array([word], np.uint32) for word in (*keys, *counts)]
+    assert np.concatenate(threefry2x32(*words)).tolist() == bits
+    drawn = threefry_2x32(tuple(np.array(keys, np.uint32)), np.array(counts, np.uint32))
+    assert drawn.tolist() == bits
+
+
+def test_no_loop_computes_random_bits():
+    drawn = jax.jit(lambda key: jax.random.normal(key, (3,)))
+    assert "while" not in drawn.lower(jax.random.key(0)).compile().as_text()
