@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import jax
@@ -36,7 +37,7 @@ class Algorithm(ABC, Generic[State, Data]):
     name: ClassVar[str]
     """What the command line and run directories call it."""
     traceable: ClassVar[bool] = True
-    """Whether `update` can be compiled; else it runs as it stands."""
+    """Whether `init` and `update` can be compiled; else they run as they stand."""
     collects_in_program: bool = False
     """Whether `collect` can be traced too, so that where the environment compiles a whole iteration
     is one program: then it asks of its sampler for tasks, `episodes`, `steps` and `goes_on` only,
@@ -139,6 +140,12 @@ class Algorithm(ABC, Generic[State, Data]):
                 keep(rewound(before, state, self.in_place))
         return state, cycles[0] if len(cycles) == 1 else means(cycles)
 
+    @final
+    def initial_state(self, key: jax.Array) -> State:
+        """`init`, compiled: piece by piece it would be dozens of programs."""
+        state: State = _initial_state(self, key) if self.traceable else self.init(key)
+        return state
+
     @property
     def compiler_options(self) -> dict[str, str]:
         """Options of the compiler for `update`."""
@@ -152,6 +159,11 @@ class Algorithm(ABC, Generic[State, Data]):
 
     def __hash__(self) -> int:
         return hash(self._identity())
+
+
+@partial(jax.jit, static_argnums=0)
+def _initial_state(algorithm: Algorithm[State, Any], key: jax.Array) -> State:
+    return algorithm.init(key)
 
 
 def check_finite(figures: Mapping[str, Any], *names: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from jax import Array
 from jax.extend.random import threefry2x32_p
@@ -33,7 +34,7 @@ def unroll() -> None:
     JAX loops there to compile sooner. Yet a draw in a step of a few microseconds then costs more
     than the step, and compilation is no faster for it. The bits are the same.
     """
-    rule = mlir.lower_fun(threefry2x32, multiple_results=True)
+    rule = mlir.lower_fun(threefry2x32, multiple_results=True)  # traced once a shape
     mlir.register_lowering(threefry2x32_p, rule, platform="cpu")
 
 

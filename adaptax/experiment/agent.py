@@ -209,5 +209,5 @@ def _newest_state(run_dir: Path, algorithm: Algorithm[Any, Any]) -> PyTree:
     snapshots = Snapshots(run_dir / "snapshots")
     for iteration, tree in snapshots.newest():
         with snapshots.reading(iteration):
-            return unflatten(algorithm.init(named_key(0, "init")), tree.get("state", {}))
+            return unflatten(algorithm.initial_state(named_key(0, "init")), tree.get("state", {}))
     raise SnapshotError(f"{run_dir} has no snapshot that can be read")

@@ -117,7 +117,7 @@ class Trainer:
             self._log.held = check_run_dir(self.run_dir, overwrite=overwrite)
             self._tell_of_the_suite()
             self._from_the_start()
-            self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+            self.state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
                 begin_run(self.run_dir, self._description)
@@ -134,7 +134,7 @@ class Trainer:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
                 self._from_the_start()
-                self.state = self.algorithm.init(named_key(self.config.seed, "init"))
+                self.state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
             else:
                 self.load(newest, episodes=True)
             if self._nothing_to_do():
@@ -174,7 +174,7 @@ class Trainer:
         for iteration, tree in self._snapshots.newest():
             if newest is not None and iteration > newest:
                 continue
-            template = self.algorithm.init(named_key(self.config.seed, "init"))
+            template = self.algorithm.initial_state(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
                 _check_counters(iteration, tree)
                 self.state = unflatten(template, tree.get("state", {}))
@@ -195,7 +195,7 @@ class Trainer:
 
     def evaluate_untrained(self) -> Evaluation:
         """Evaluate the state before training on the same tasks."""
-        state = self.algorithm.init(named_key(self.config.seed, "init"))
+        state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
         return self._evaluator.evaluate(self.algorithm, state)
 
     def close(self) -> None:
