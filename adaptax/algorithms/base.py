@@ -5,6 +5,7 @@ A third verb, `adapt`, is the evaluator's.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -16,6 +17,7 @@ import numpy as np
 
 from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
 from adaptax.core.config import check_numbers
+from adaptax.core.devices import check_fits
 from adaptax.core.errors import NotFinite, check
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec, check_task_count
@@ -142,8 +144,20 @@ class Algorithm(ABC, Generic[State, Data]):
 
     @final
     def initial_state(self, key: jax.Array) -> State:
-        """`init`, compiled: piece by piece it would be dozens of programs."""
-        state: State = _initial_state(self, key) if self.traceable else self.init(key)
+        """`init`, compiled: piece by piece it would be dozens of programs.
+
+        Raises a ConfigError where the state does not fit into memory.
+        """
+        if not self.traceable:
+            return self.init(key)
+        shapes = jax.tree.leaves(jax.eval_shape(partial(_initial_state, self), key))
+        largest = max((x.shape for x in shapes), key=math.prod, default=())
+        check_fits(
+            sum(x.size * x.dtype.itemsize for x in shapes),
+            f"the parameters and all else that {self.name} keeps, arrays up to {list(largest)}",
+            "smaller networks fit",
+        )
+        state: State = _initial_state(self, key)
         return state
 
     @property

@@ -1,10 +1,11 @@
-"""One computation on several devices: the cores of the machine, or its accelerators."""
+"""The devices JAX computes on: the cores of the machine, or its accelerators."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +15,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree
+
+GIB = 2**30
+_LITTLE = GIB // 4
+"""Bytes that any machine has, so that nobody need ask."""
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def make_every_core_a_device() -> None:
@@ -74,3 +81,40 @@ def _uncommitted(x: jax.Array) -> jax.Array:
         data = _uncommitted(jax.random.key_data(x))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     return jnp.asarray(np.asarray(x))
+
+
+def memory_size() -> int | None:
+    """Bytes of the device that JAX computes on, used or not; None if nobody says."""
+    return _memory("MemTotal", in_use=True)
+
+
+def memory_available() -> int | None:
+    """Bytes that can still be had of it; None if nobody says."""
+    return _memory("MemAvailable", in_use=False)
+
+
+def _memory(entry: str, *, in_use: bool) -> int | None:
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        used = 0 if in_use else stats.get("bytes_in_use", 0)
+        return stats["bytes_limit"] - used if "bytes_limit" in stats else None
+    limits = []
+    if _MEMINFO.exists():
+        entries = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        limits.append(int(entries[entry].split()[0]) * 1024)
+    if _CGROUP_LIMIT.exists() and (text := _CGROUP_LIMIT.read_text().strip()) != "max":
+        limits.append(int(text))
+    return min(limits, default=None)
+
+
+def check_fits(needed: int, what: str, remedy: str) -> None:
+    """Raise a ConfigError where what needs so many bytes can never have them."""
+    if needed < _LITTLE:
+        return
+    size = memory_size()
+    if size is not None and needed > size:
+        raise ConfigError(
+            f"{what}: at least {needed / GIB:,.0f} GiB, of {size / GIB:.1f} GiB that there are; "
+            f"{remedy}"
+        )

@@ -50,6 +50,11 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the host or a device has no more memory."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
 def check(condition: bool, message: str) -> None:
     """Raise a ConfigError with `message` unless `condition` holds."""
     if not condition:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 from jax import Array
 from jax.extend.random import threefry2x32_p

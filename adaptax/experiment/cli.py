@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from adaptax.core.compilation import keep_compiled_programs
-from adaptax.core.errors import AdaptaxError, ConfigError, unknown_name
+from adaptax.core.errors import AdaptaxError, ConfigError, one_line, out_of_memory, unknown_name
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
     DoctorArgs,
@@ -80,6 +80,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as stop:
         say(f"adaptax: {stop if stop.args else 'interrupted'}", sys.stderr)
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        needless = "fewer lanes or tasks, smaller batches or networks need less"
+        say(f"adaptax: out of memory: {one_line(error)}; {needless}", sys.stderr)
+        sys.exit(2)
     finally:
         settle(sys.stderr)
 

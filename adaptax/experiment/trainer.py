@@ -111,13 +111,14 @@ class Trainer:
         """A run, but for its iterations: it asks for some, and takes their rows."""
         overwrite, self._log = self.config.overwrite, self._new_log()
         check_run_dir(self.run_dir, overwrite=overwrite)
+        state = self.algorithm.initial_state(named_key(self.config.seed, "init"))  # if it can be
         make_run_dir(self.run_dir)
         with locked(self.run_dir) as self._hold:
             # Another may have had it meanwhile.
             self._log.held = check_run_dir(self.run_dir, overwrite=overwrite)
             self._tell_of_the_suite()
             self._from_the_start()
-            self.state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
+            self.state = state
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
                 begin_run(self.run_dir, self._description)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.devices import GIB, memory_available
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.experience import Rollout, Transitions
 from adaptax.core.spec import EnvSpec
@@ -22,9 +22,6 @@ from adaptax.functional.returns import n_step_returns
 
 Arrays = dict[str, Any]
 """By name, NumPy or JAX."""
-_GIB = 2**30
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -327,26 +324,12 @@ def _check_shape(name: str, found: Any, expected: tuple[int, ...]) -> None:
 
 def _check_memory(config: ReplayConfig, row: int) -> None:
     """Raise an AdaptaxError unless rows of so many bytes fit."""
-    num, size, device = config.num_rings, config.size, jax.local_devices()[0]
+    num, size = config.num_rings, config.size
     check(num * size < 2**31, f"a replay of {num} x {size} transitions: buffer_size is too large")
-    needed, available = num * size * row, _available(None if device.platform == "cpu" else device)
+    needed, available = num * size * row, memory_available()
     if available is not None and needed > available:
         raise AdaptaxError(
             f"a replay of {num} x {size} transitions of {row} bytes needs "
-            f"{needed / _GIB:.1f} GiB, of which {available / _GIB:.1f} GiB are available; "
+            f"{needed / GIB:.1f} GiB, of which {available / GIB:.1f} GiB are available; "
             "a smaller buffer_size fits"
         )
-
-
-def _available(device: jax.Device | None) -> int | None:
-    """Bytes that can still be had, of the host or of a device; None if nobody says."""
-    if device is not None:
-        stats = device.memory_stats() or {}
-        return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
-    limits = []
-    if _MEMINFO.exists():
-        entries = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
-        limits.append(int(entries["MemAvailable"].split()[0]) * 1024)
-    if _CGROUP_LIMIT.exists() and (text := _CGROUP_LIMIT.read_text().strip()) != "max":
-        limits.append(int(text))
-    return min(limits, default=None)

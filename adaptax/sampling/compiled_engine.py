@@ -70,7 +70,8 @@ def _side_by_side(pool: CompiledPool, settings: Settings, run: partial[Result]) 
 
     def whole(number: np.uint32) -> Result:
         # Programs that nobody waits for may be put on one thread, one after the other.
-        return jax.block_until_ready(run(number))
+        result: Result = jax.block_until_ready(run(number))  # type: ignore[no-untyped-call]
+        return result
 
     return [*ahead, *pool.threads.map(whole, parts)]
 

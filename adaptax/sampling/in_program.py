@@ -22,6 +22,7 @@ from adaptax.functional.masking import anywhere
 from adaptax.sampling.actors import Actor, is_by_lane
 from adaptax.sampling.compiled_engine import Settings, first_fault, interact, shared_out
 from adaptax.sampling.host_engine import begin
+from adaptax.sampling.size import check_rollout_fits, check_tasks_fit
 
 NO_FAULT = -1
 
@@ -190,6 +191,7 @@ class SamplerInProgram:
 
     def _requested(self, method: str, n: int) -> tuple[Any, ...]:
         check_task_count(n, self.spec.num_classes)
+        check_tasks_fit(n)
         self._requests.append((method, n))
         first, self._num_tasks = self._num_tasks, self._num_tasks + n
         return tuple(TaskInProgram(first + i) for i in range(n))
@@ -203,6 +205,7 @@ class SamplerInProgram:
         num_episodes: int | None,
     ) -> tuple[Call, Draw]:
         check(len(tasks) > 0 and num_lanes > 0, "a rollout needs at least one task and one lane")
+        check_rollout_fits(self.spec, len(tasks), num_lanes, num_steps)
         places = tuple(task.place for task in tasks)
         call = Call(places, num_lanes, num_steps, num_episodes, is_by_lane(actor))
         self._calls.append(call)

@@ -32,6 +32,7 @@ from adaptax.sampling.draws import (
 from adaptax.sampling.host_engine import Cursor, begin, host_loop
 from adaptax.sampling.in_program import Draw, Outcome, Plan, Standing
 from adaptax.sampling.ray_engine import ray_loop
+from adaptax.sampling.size import check_rollout_fits, check_tasks_fit
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
 
 ENGINES: dict[str, Any] = {"host": host_loop, "compiled": compiled_loop, "ray": ray_loop}
@@ -71,6 +72,7 @@ class Sampler:
     def sample_tasks(self, n: int) -> tuple[Task, ...]:
         """The next n tasks; where they can be listed, each comes once before any repeats."""
         check_task_count(n, self.spec.num_classes)
+        check_tasks_fit(n)
         first, self._num_tasks = self._num_tasks, self._num_tasks + n
         listed = self.tasks.tasks
         if listed is None:
@@ -111,9 +113,10 @@ class Sampler:
 
         [M, N, T] with T = num_episodes * horizon; episodes in a lane follow one another.
         """
+        num_steps = num_episodes * self.spec.horizon
+        check_rollout_fits(self.spec, len(tasks), num_lanes, num_steps)
         cursor = self._start(actor, tasks, num_lanes)
-        horizon = num_episodes * self.spec.horizon
-        rollout, _ = self._run(actor, cursor, horizon, num_episodes)
+        rollout, _ = self._run(actor, cursor, num_steps, num_episodes)
         self._stand(None)
         return rollout
 
@@ -125,6 +128,7 @@ class Sampler:
         It starts afresh when tasks or lanes changed or `episodes` was called in between. Where an
         environment spends steps on resets of its own, a lane has as many fewer.
         """
+        check_rollout_fits(self.spec, len(tasks), num_lanes, num_steps)
         cursor = self._cursor
         if cursor is None or not self.goes_on(tasks, num_lanes):
             cursor = self._start(actor, tasks, num_lanes)

@@ -339,6 +339,20 @@ def test_resume_with_workers_where_there_are_none_is_one_line(inside, capsys):
     assert "have no workers" in capsys.readouterr().err
 
 
+def test_networks_beyond_all_memory_are_refused_before_anything_is_written(inside, capsys):
+    sizes = ["--algorithm.hidden-sizes", "1000000", "1000000"]
+    line = refused(["train", "ppo", "cartpole", *sizes, "--run-dir", "huge"], capsys)
+    assert "ppo keeps, arrays up to [1000000, 1000000]: at least" in line
+
+
+def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):
+    def command(args: list[str]) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+
+    monkeypatch.setitem(cli.COMMANDS, "list", command)
+    assert "out of memory: JaxRuntimeError: RESOURCE_EXHAUSTED" in refused(["list"], capsys)
+
+
 @pytest.mark.parametrize(("words", "shows"), [([], True), (["--quiet"], False)])
 def test_resume_is_quiet_only_if_asked(inside, tmp_path, capsys, words, shows):
     run = tmp_path / "run"

@@ -351,7 +351,7 @@ def replace_ends(rollout: Rollout) -> Rollout:
 
 
 def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch):
-    monkeypatch.setattr(replay_module, "_available", lambda device: 2**20)
+    monkeypatch.setattr(replay_module, "memory_available", lambda: 2**20)
     make(size=10_000)
     message = r"1 x 1000000 transitions of 26 bytes needs 0.0 GiB.*a smaller buffer_size fits"
     with pytest.raises(AdaptaxError, match=message):

@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 from random_end import DRIFTS, RandomEndEnv, random_end, trial_actor
 
+from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Rollout
 from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import TaskRange
+from adaptax.experiment.build import make_suite
+from adaptax.sampling.exploration import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 SPACES = [Continuous(2), Discrete(3)]
@@ -285,3 +288,16 @@ def test_task_cursor_is_saved_and_restored():
     sampler.sample_tasks(2)
     other.restore(sampler.save())
     assert other.sample_tasks(5) == sampler.sample_tasks(5)
+
+
+@pytest.mark.parametrize("suite", ["point-goal", "gym:CartPole-v1"])
+def test_what_can_never_fit_into_memory_is_refused_before_anything_is_drawn(suite):
+    made = make_suite(suite)
+    sampler = Sampler(made, made.train, 0, "huge")
+    actor = UniformActor(made.spec.action)
+    (task,) = sampler.sample_tasks(1)
+    with pytest.raises(ConfigError, match="1,000,000,000 tasks at a time: at least 466 GiB, of"):
+        sampler.sample_tasks(10**9)
+    for ask in (sampler.episodes, sampler.steps):
+        with pytest.raises(ConfigError, match=r"1 tasks x 1,000,000,000 lanes x .*fewer tasks"):
+            ask(actor, (task,), 10**9, 10)

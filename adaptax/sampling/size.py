@@ -1,0 +1,27 @@
+"""Whether what is asked for fits into memory at all."""
+
+from __future__ import annotations
+
+import math
+
+from adaptax.core.devices import check_fits
+from adaptax.core.spec import EnvSpec
+
+TASK_BYTES = 500
+"""Of a task on the host, at least."""
+
+
+def check_tasks_fit(n: int) -> None:
+    """Raise a ConfigError where so many tasks are more than the memory holds."""
+    check_fits(n * TASK_BYTES, f"{n:,} tasks at a time", "fewer of them fit")
+
+
+def check_rollout_fits(spec: EnvSpec, num_tasks: int, num_lanes: int, num_steps: int) -> None:
+    """Raise a ConfigError where a rollout of that size is more than the memory holds.
+
+    Counted is what each step certainly has: observations, action, reward and flags.
+    """
+    numbers = 2 * spec.observation_size + math.prod(spec.action.shape) + 1
+    needed = num_tasks * num_lanes * num_steps * (4 * numbers + 3)
+    what = f"a rollout of {num_tasks:,} tasks x {num_lanes:,} lanes x {num_steps:,} steps"
+    check_fits(needed, what, "fewer tasks, lanes, or steps at a time fit")
