@@ -12,6 +12,8 @@ from adaptax.core.errors import check
 from adaptax.core.spec import check_task_count
 
 Params = Mapping[str, Any]
+Value = int | float | str | np.ndarray
+"""What may stand for {"value": it}."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,12 @@ class Task:
         return [self.name, self.index, params]
 
 
-def plain_params(name: str, params: Params) -> dict[str, Any]:
-    """A task's parameters; raises a ConfigError where one is no number, string or array of them."""
-    check(
-        isinstance(params, Mapping),
-        f"task {name!r}: {params!r} is no dict of parameters; write {{'value': {params!r}}}, say",
-    )
+def plain_params(name: str, params: Params | Value) -> dict[str, Any]:
+    """A task's parameters, of a task that is a single value {"value": it}.
+
+    Raises a ConfigError where one is no number, string or array of them.
+    """
+    params = params if isinstance(params, Mapping) else {"value": params}
     for key, value in params.items():
         check(isinstance(key, str), f"task {name!r}: the parameter name {key!r} is not a string")
         array = _array(value)
@@ -75,7 +77,7 @@ class TaskDistribution(Protocol):
 class TaskList:
     """A distribution of listed tasks, each as likely as any other."""
 
-    def __init__(self, name: str, params: Sequence[Params]) -> None:
+    def __init__(self, name: str, params: Sequence[Params | Value]) -> None:
         check(len(params) > 0, f"task list {name!r} is empty")
         self.tasks: tuple[Task, ...] = tuple(
             Task(f"{name}-{i}", i, plain_params(f"{name}-{i}", p)) for i, p in enumerate(params)
@@ -89,7 +91,7 @@ class TaskList:
 
 
 def task_lists(
-    name: str, train: Sequence[Params] | None, test: Sequence[Params] | None
+    name: str, train: Sequence[Params | Value] | None, test: Sequence[Params | Value] | None
 ) -> tuple[TaskList, TaskList]:
     """Training and test tasks of a suite.
 
@@ -107,7 +109,7 @@ class ClassTasks:
     any part of it that is a multiple of the classes is balanced.
     """
 
-    def __init__(self, name: str, params: Mapping[str, Sequence[Params]]) -> None:
+    def __init__(self, name: str, params: Mapping[str, Sequence[Params | Value]]) -> None:
         sizes = {len(of_class) for of_class in params.values()}
         check(len(sizes) == 1, f"{name!r} must have as many tasks of each class, not {sizes}")
         self.name, self.num_classes, (self.num_each,) = name, len(params), sizes

@@ -55,10 +55,12 @@ def test_an_empty_list_is_refused():
 @pytest.mark.parametrize(
     "make", [lambda tasks: TaskList("t", tasks), lambda tasks: ClassTasks("t", {"a": tasks})]
 )
-def test_a_task_that_is_no_dict_is_told_how_to_be_one(make):
-    with pytest.raises(ConfigError, match=r"7 is no dict of parameters; write {'value': 7}"):
-        make([7, 8, 9])
-    assert [task.params["value"] for task in make([{"value": 7}, {"value": 8}]).tasks] == [7, 8]
+def test_a_task_may_be_a_single_value(make):
+    assert [task.params["value"] for task in make([7, 8]).tasks] == [7, 8]
+    assert make([7, 8]).tasks == make([{"value": 7}, {"value": 8}]).tasks
+    assert [task.params["value"] for task in make(["a", np.float32(0.5)]).tasks] == ["a", 0.5]
+    with pytest.raises(ConfigError, match="its parameter 'value' is a NoneType"):
+        make([None])
 
 
 def classes_of(tasks):

@@ -26,7 +26,7 @@ from adaptax.envs.pools.pool import close_quietly
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.suite import Suite
-from adaptax.envs.task import Params, Task, task_lists
+from adaptax.envs.task import Params, Task, Value, task_lists
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -69,8 +69,8 @@ def gym_suite(
     name: str,
     make_env: MakeEnv,
     *,
-    train: Sequence[Params] | None = None,
-    test: Sequence[Params] | None = None,
+    train: Sequence[Params | Value] | None = None,
+    test: Sequence[Params | Value] | None = None,
     horizon: int | None = None,
     trial_episodes: int = 1,
     num_workers: int = 0,
@@ -78,7 +78,8 @@ def gym_suite(
 ) -> Suite:
     """A suite of `make_env`'s environments with listed tasks.
 
-    `train` and `test` hold one dict a task, given to `env.reset(options=...)`. Without `train`
+    `train` and `test` hold one dict a task, given to `env.reset(options=...)`; a number, string or
+    array stands for {"value": it}. Without `train`
     there is one task without parameters; without `test` evaluation is on the training tasks.
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
     """
@@ -114,8 +115,8 @@ def vector_suite(
     name: str,
     make_vec: MakeVec,
     *,
-    train: Sequence[Params] | None = None,
-    test: Sequence[Params] | None = None,
+    train: Sequence[Params | Value] | None = None,
+    test: Sequence[Params | Value] | None = None,
     horizon: int | None = None,
     trial_episodes: int = 1,
 ) -> Suite:
