@@ -181,8 +181,8 @@ def evaluate_command(args: list[str]) -> None:
     from adaptax.core.config import to_dict
     from adaptax.core.devices import check_platform
     from adaptax.experiment.build import recorded_trainer
+    from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
     from adaptax.experiment.group import group_seeds
-    from adaptax.experiment.report import evaluation_json, print_evaluation
     from adaptax.experiment.run_dir import read_config
 
     check_platform()

@@ -11,7 +11,7 @@ import numpy as np
 from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
 from adaptax.experiment.packaged_protocol import packaged_success
-from adaptax.experiment.statistics import bootstrap_interval, stratified_bootstrap_interval
+from adaptax.experiment.statistics import bootstrap_interval, mean_score, scores_interval
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ class Evaluation:
         if len(columns[0]) == 1:
             return None
         if self.classes:
-            low, high = stratified_bootstrap_interval(np.stack(columns, axis=-1), "mean")
+            low, high = scores_interval(
+                mean_score, np.stack(columns, axis=-1), drawn="runs within tasks"
+            )
         else:
             low, high = bootstrap_interval(values)
         return [float(low), float(high)]

@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.experiment.curves import SMOOTHING, checked_rows, has_interval, is_figure
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row
-from adaptax.experiment.plot import (
-    COLOURS,
-    SMOOTHING,
-    checked_rows,
-    has_interval,
-    is_figure,
-    save_picture,
-)
+from adaptax.experiment.plot import COLOURS, save_picture
 from adaptax.experiment.run_dir import refuse_links
 from adaptax.experiment.statistics import student_interval
 

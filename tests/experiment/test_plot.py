@@ -6,7 +6,7 @@ import pytest
 from matplotlib.collections import FillBetweenPolyCollection
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment import plot
+from adaptax.experiment import curves, plot
 from adaptax.experiment.logger import RunLog
 from adaptax.experiment.plot import plot_adaptation, plot_learning
 from adaptax.experiment.plot_classes import has_classes, plot_classes
@@ -194,7 +194,7 @@ def test_several_runs_are_compared_by_training_where_one_was_never_evaluated(tmp
 def test_smoothing_is_a_mean_over_a_centred_window():
     y = np.random.default_rng(0).normal(size=200)
     expected = [np.mean(y[max(i - 5, 0) : i + 6]) for i in range(200)]
-    np.testing.assert_allclose(plot._smoothed(y), expected, atol=1e-12)
+    np.testing.assert_allclose(curves.smoothed(y), expected, atol=1e-12)
 
 
 def test_adaptation_shows_the_last_evaluation_and_the_untrained_agent_in_grey(tmp_path):

@@ -9,7 +9,8 @@ import re
 import pytest
 from rich.console import Console
 
-from adaptax.experiment import cli, report
+from adaptax.experiment import cli
+from adaptax.experiment.evaluation_table import LARGE, _print_fitting, _table
 
 WORDS = ["--num-iterations", "1", "--evaluation-interval", "None", "--quiet"]
 
@@ -78,10 +79,10 @@ def test_a_table_shows_every_digit_in_a_pipe_and_at_80_columns(terminal, mean):
     found = {"episodes": episodes, "untrained": {"episodes": episodes}}
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=terminal, color_system=None)
-    report._print_fitting(console, lambda between: report._table(found, between))
+    _print_fitting(console, lambda between: _table(found, between))
     lines = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).splitlines()
     text = " ".join(lines)
     assert "…" not in text
     for number in (mean, 2 * mean, mean - 3, 2 * mean + 3, 0.70, 0.80):
-        assert (f"{number:.2f}" if abs(number) < report.LARGE else f"{number:.0f}") in text
+        assert (f"{number:.2f}" if abs(number) < LARGE else f"{number:.0f}") in text
     assert not terminal or max(map(len, lines)) <= 80

@@ -1,0 +1,235 @@
+"""What runs say, as data: their settings, curves of return, and which are seeds of one group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.errors import AdaptaxError
+from adaptax.core.files import parse_json, read_plain
+from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.progress import episode_returns
+from adaptax.experiment.run_dir import refuse_links
+from adaptax.experiment.statistics import student_interval
+
+SMOOTHING = 0.05
+"""Share of a training curve that one point of its smoothed line is the mean of."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Means over x, all [n], and the 95 % interval of each."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory says about itself."""
+
+    directory: Path
+    name: str
+    """Algorithm and suite."""
+    settings: dict[str, Any]
+    """`algorithm.NAME` and `suite.NAME`, nested settings joined by dots."""
+    seed: int
+    evaluations: list[Row]
+
+
+def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
+    """The runs, each directory once."""
+    if not run_dirs:
+        raise AdaptaxError("no run directory to plot")
+    return [_load_run(path) for path in dict.fromkeys(Path(d).resolve() for d in run_dirs)]
+
+
+def _load_run(directory: Path) -> Run:
+    refuse_links(directory)
+    path = directory / "config.json"
+    if not path.is_file():
+        raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
+    try:
+        config = parse_json(read_plain(path))
+        settings = _flat({part: config[part] for part in ("algorithm", "suite")})
+        name = f"{settings['algorithm.name']} on {settings['suite.name']}"
+        seed = int(config["seed"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
+    evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
+    return Run(directory, name, settings, seed, evaluations)
+
+
+def checked_rows(path: Path, fits: Callable[[Row], bool]) -> list[Row]:
+    """The rows of a log; an AdaptaxError names the first that does not fit."""
+    rows = read_rows(path)
+    for row in rows:
+        if not fits(row):
+            raise AdaptaxError(f"{path}, iteration {row['iteration']}: not a row that a run writes")
+    return rows
+
+
+def is_figure(value: Any) -> bool:
+    """Whether a value of a row is a number that can be drawn, or none."""
+    whole = isinstance(value, int) and abs(value) < 2**63
+    return value is None or isinstance(value, float) or whole
+
+
+def _is_training(row: Row) -> bool:
+    """Whether a row of `progress.jsonl` has what curves are made of, in its types."""
+    figures = [value for name, value in row.items() if name.startswith("train/return")]
+    return row.get("num_steps") is not None and all(map(is_figure, [row["num_steps"], *figures]))
+
+
+def _is_evaluation(row: Row) -> bool:
+    """Whether a row of `evaluations.jsonl` has what curves are made of, in its types."""
+    episodes, steps, over = (row.get(name) for name in ("episodes", "num_steps", "interval_over"))
+    return (
+        steps is not None
+        and is_figure(steps)
+        and isinstance(over, str | None)
+        and isinstance(episodes, list)
+        and len(episodes) > 0
+        and all(isinstance(e, dict) and _is_episode(e) for e in episodes)
+    )
+
+
+def _is_episode(figures: dict[str, Any]) -> bool:
+    index = figures.get("index")
+    return index is not None and is_figure(index) and has_interval(figures, "return")
+
+
+def has_interval(figures: dict[str, Any], of: str) -> bool:
+    """Whether figures hold the mean of something, and the two ends of its interval or none."""
+    if not {f"{of}_mean", f"{of}_ci"} <= figures.keys():
+        return False
+    mean, interval = figures[f"{of}_mean"], figures[f"{of}_ci"]
+    pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_figure, interval))
+    return is_figure(mean) and (interval is None or pair)
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        nested = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return flat
+
+
+def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs by their settings, in the order given; what sets groups of a name apart is named."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
+    groups = []
+    for group in members.values():
+        run = group[0]
+        others = [g[0].settings for g in members.values() if g[0].name == run.name]
+        differing = [
+            f"{name.rpartition('.')[2]}={value}"
+            for name, value in run.settings.items()
+            if any(other.get(name) != value for other in others)
+        ]
+        distinct = len({r.seed for r in group}) == len(group)
+        count = "1 seed" if len(group) == 1 else f"{len(group)} {'seeds' if distinct else 'runs'}"
+        groups.append((", ".join([run.name, *differing, count]), group))
+    return groups
+
+
+def training_returns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Steps and returns, both [n], of the first and last training episode on a task, or of all."""
+    rows = checked_rows(run.directory / PROGRESS, _is_training)
+    pairs = [episode_returns(row) for row in rows]
+    columns: dict[str, Sequence[float | None]]
+    columns = {"all episodes": [row.get("train/return") for row in rows]}
+    if any(last is not None for _, last in pairs):
+        first, last = zip(*pairs, strict=True)
+        columns = {"first episode on a task": first, "last episode on a task": last}
+    steps = np.array([row["num_steps"] for row in rows], np.float64)
+    known = {name: np.array([y is not None for y in ys], bool) for name, ys in columns.items()}
+    if not all(np.any(mask) for mask in known.values()):
+        raise AdaptaxError(f"{run.directory} has no training return to plot yet ({PROGRESS})")
+    return {
+        name: (steps[mask], np.array(columns[name], np.float64)[mask])
+        for name, mask in known.items()
+    }
+
+
+def training_curve(run: Run) -> Curve:
+    """Training's return over steps, smoothed, of the last episode on a task."""
+    *_, (x, y) = training_returns(run).values()
+    y = smoothed(y)
+    return Curve(x, y, y, y)
+
+
+def evaluation_curve(run: Run, episode: int) -> Curve:
+    """Held-out return over steps of one episode of those on a task, counted as list items are."""
+    steps = [row["num_steps"] for row in run.evaluations]
+    return _curve(steps, [row["episodes"][episode] for row in run.evaluations])
+
+
+def adaptation_curve(row: Row) -> Curve:
+    """Return over the episodes on a task, of one evaluation."""
+    return _curve([episode["index"] for episode in row["episodes"]], row["episodes"])
+
+
+def _curve(x: Sequence[float], episodes: Iterable[Row]) -> Curve:
+    figures = [(e["return_mean"], *(e["return_ci"] or 2 * [e["return_mean"]])) for e in episodes]
+    return Curve(np.array(x, np.float64), *np.array(figures, np.float64).T)
+
+
+def over_seeds(curves: list[Curve]) -> Curve:
+    """The mean of several curves on x that all cover; one as it is.
+
+    With Student's 95 % interval, of two curves their range: the interval of two is so wide and
+    so ragged that it hides everything.
+    """
+    if len(curves) == 1:
+        return curves[0]
+    x = np.unique(np.concatenate([c.x for c in curves]))
+    x = x[(x >= max(c.x[0] for c in curves)) & (x <= min(c.x[-1] for c in curves))]
+    if len(x) == 0:
+        raise AdaptaxError("runs that differ only in their seed have no steps in common to average")
+    y = np.stack([np.interp(x, c.x, c.mean) for c in curves])
+    spread = student_interval(y) if len(y) > 2 else (np.min(y, axis=0), np.max(y, axis=0))
+    return Curve(x, np.mean(y, axis=0), *spread)
+
+
+def smoothed(y: np.ndarray) -> np.ndarray:
+    """Means over a window around each of y [n], cut off at both ends."""
+    half = int(SMOOTHING * len(y) / 2)
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    start = np.maximum(np.arange(len(y)) - half, 0)
+    stop = np.minimum(np.arange(len(y)) + half + 1, len(y))
+    return np.asarray((total[stop] - total[start]) / (stop - start))
+
+
+def tasks_of(runs: list[Run]) -> str:
+    """What the last evaluations of runs were on."""
+    words = {tasks_in_words(run.evaluations[-1]) for run in runs}
+    return words.pop() if len(words) == 1 else "tasks of the evaluation"
+
+
+def interval_words(runs: list[Run], held_out: bool) -> str:
+    """What is shaded, for the legend's title."""
+    groups = [group for _, group in groups_of(runs)]
+    sizes = [len(group) for group in groups]
+    rows = [g[0].evaluations[-1] for g in groups if len(g) == 1 and held_out]
+    rows = [row for row in rows if row["episodes"][-1]["return_ci"] is not None]
+    over = {row.get("interval_over", "tasks") for row in rows}
+    meanings = {
+        "95 % interval over seeds": max(sizes) > 2,
+        "range of two seeds": 2 in sizes,
+        "95 % interval over tasks": "tasks" in over,
+        "95 % interval over episodes": "episodes" in over,
+    }
+    present = [meaning for meaning, occurs in meanings.items() if occurs]
+    return f"; shaded: {', '.join(present)}" if present else ""
