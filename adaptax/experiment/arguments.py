@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import Positional
@@ -69,6 +69,33 @@ class PlotArgs:
     out: str | None = None
     """File of the learning curve, the adaptation curve beside it; by default in the run's
     directory, or here for several runs."""
+
+
+@dataclass(frozen=True)
+class CompareArgs:
+    """Groups of seeds beside each other, on the same held-out tasks, with 95 % intervals."""
+
+    groups: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="GROUP")]
+    """Folders of groups (`train --seeds`) or of runs; runs that differ in their seed are one."""
+    out: str | None = None
+    """File of the picture; by default comparison.png here, with --json none."""
+    metric: Literal["return", "success"] = "return"
+    """What is compared, after adaptation."""
+    threshold: float | None = None
+    """Score to which steps are counted; by default nine tenths of the way from the untrained agents
+    to the best group."""
+    json: bool = False
+    """Machine-readable."""
+
+
+@dataclass(frozen=True)
+class ReportArgs:
+    """One page that opens without a network: curves, tasks, videos, protocol, settings."""
+
+    groups: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="GROUP")]
+    """Folders of groups or of runs, as for `compare`."""
+    out: str = "report.html"
+    """File of the page."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from adaptax.core.compilation import keep_compiled_programs
 from adaptax.core.errors import AdaptaxError, ConfigError, one_line, out_of_memory, unknown_name
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
+    CompareArgs,
     DoctorArgs,
     EvaluateArgs,
     ListArgs,
     PlotArgs,
+    ReportArgs,
     ResumeArgs,
     VideoArgs,
     full_flag,
@@ -40,6 +42,8 @@ USAGE = """usage: adaptax COMMAND ...
   resume RUN_DIR                   go on exactly where the newest snapshot stands
   evaluate RUN_DIR                 held-out tasks: return per episode of adaptation
   plot RUN_DIR [RUN_DIR ...]       learning and adaptation curves
+  compare GROUP [GROUP ...]        groups of seeds: scores, intervals, which beats which
+  report GROUP [GROUP ...]         one page of HTML: curves, tasks, videos, settings
   video RUN_DIR                    an episode before and one after adaptation, side by side
   doctor                           versions, cores, measured steps per second
 
@@ -260,6 +264,49 @@ def plot_command(args: list[str]) -> None:
         print(f"wrote {learning.with_stem('classes')}")
 
 
+def compare_command(args: list[str]) -> None:
+    """`adaptax compare`."""
+    options = parse(CompareArgs, args, "adaptax compare")
+    if not options.groups:
+        raise ConfigError("compare takes one or more folders of groups or runs")
+    from adaptax.experiment.comparison import compare
+    from adaptax.experiment.comparison_table import print_comparison
+    from adaptax.experiment.curves import load_groups
+    from adaptax.experiment.plot import check_picture
+    from adaptax.experiment.plot_comparison import plot_comparison
+
+    out = None if options.out is None and options.json else Path(options.out or "comparison.png")
+    if out is not None:
+        check_picture(out)
+    groups = load_groups([Path(path) for path in options.groups])
+    record = compare(groups, options.metric, options.threshold)
+    for line in record["warnings"]:
+        warnings.warn(line, stacklevel=2)
+    if options.json:
+        print(json.dumps(record, indent=2))
+    else:
+        print_comparison(record)
+    if out is not None:
+        plot_comparison(groups, record, out)
+        say(f"wrote {out}", sys.stderr if options.json else sys.stdout)
+
+
+def report_command(args: list[str]) -> None:
+    """`adaptax report`."""
+    options = parse(ReportArgs, args, "adaptax report")
+    if not options.groups:
+        raise ConfigError("report takes one or more folders of groups or runs")
+    from adaptax.experiment.curves import load_groups
+    from adaptax.experiment.report import check_page, write_report
+
+    out = Path(options.out)
+    check_page(out)
+    record = write_report(load_groups([Path(path) for path in options.groups]), out)
+    for line in record["warnings"]:
+        warnings.warn(line, stacklevel=2)
+    print(f"wrote {out}")
+
+
 def video_command(args: list[str]) -> None:
     """`adaptax video`."""
     options = parse(VideoArgs, args, "adaptax video")
@@ -299,6 +346,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "resume": resume_command,
     "evaluate": evaluate_command,
     "plot": plot_command,
+    "compare": compare_command,
+    "report": report_command,
     "video": video_command,
     "doctor": doctor_command,
 }

@@ -13,6 +13,7 @@ import numpy as np
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.files import parse_json, read_plain
 from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.group import group_seeds, member_dir
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 from adaptax.experiment.progress import episode_returns
 from adaptax.experiment.run_dir import refuse_links
@@ -20,6 +21,8 @@ from adaptax.experiment.statistics import student_interval
 
 SMOOTHING = 0.05
 """Share of a training curve that one point of its smoothed line is the mean of."""
+MOST_NAMED = 3
+"""Settings that the name of a group tells at most."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,19 @@ class Run:
     """`algorithm.NAME` and `suite.NAME`, nested settings joined by dots."""
     seed: int
     evaluations: list[Row]
+    config: dict[str, Any]
+    """What `config.json` holds."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of one training from several seeds, or a single one."""
+
+    name: str
+    """The algorithm, and what sets the group apart from others of it."""
+    directory: Path
+    """The group's folder, or the first run's."""
+    runs: list[Run]
 
 
 def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
@@ -52,6 +68,44 @@ def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
     return [_load_run(path) for path in dict.fromkeys(Path(d).resolve() for d in run_dirs)]
 
 
+def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
+    """Each folder of a group as one; of other runs those that differ in their seed only."""
+    found = list[tuple[Path, list[Run]]]()
+    loose = list[Path]()
+    for path in dict.fromkeys(Path(p).resolve() for p in paths):
+        seeds = group_seeds(path)
+        if seeds is None:
+            loose.append(path)
+        else:
+            found.append((path, load_runs([member_dir(path, seed) for seed in seeds])))
+    if loose or not found:
+        found += [(runs[0].directory, runs) for _, runs in groups_of(load_runs(loose))]
+    names = [_name_among(runs[0], [own[0] for _, own in found]) for _, runs in found]
+    places: list[str | Path] = [path.name for path, _ in found]
+    if len(set(places)) < len(places):
+        places = [path for path, _ in found]
+    return [
+        RunGroup(name if names.count(name) == 1 else f"{name} ({place})", path, runs)
+        for name, place, (path, runs) in zip(names, places, found, strict=True)
+    ]
+
+
+def _name_among(run: Run, others: list[Run]) -> str:
+    """The algorithm of a run, and the settings that set it apart, unless they are many."""
+    name = "algorithm.name"
+    differing = _differing(run, [o for o in others if o.settings[name] == run.settings[name]])
+    return ", ".join([run.settings[name], *(differing if len(differing) <= MOST_NAMED else [])])
+
+
+def _differing(run: Run, others: list[Run]) -> list[str]:
+    """The settings in which others differ, as this run has them."""
+    return [
+        f"{name.rpartition('.')[2]}={value}"
+        for name, value in run.settings.items()
+        if any(other.settings.get(name) != value for other in others)
+    ]
+
+
 def _load_run(directory: Path) -> Run:
     refuse_links(directory)
     path = directory / "config.json"
@@ -59,13 +113,13 @@ def _load_run(directory: Path) -> Run:
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
     try:
         config = parse_json(read_plain(path))
-        settings = _flat({part: config[part] for part in ("algorithm", "suite")})
+        settings = flat({part: config[part] for part in ("algorithm", "suite")})
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
     evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
-    return Run(directory, name, settings, seed, evaluations)
+    return Run(directory, name, settings, seed, evaluations, config)
 
 
 def checked_rows(path: Path, fits: Callable[[Row], bool]) -> list[Row]:
@@ -116,12 +170,13 @@ def has_interval(figures: dict[str, Any], of: str) -> bool:
     return is_figure(mean) and (interval is None or pair)
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their names joined by dots."""
+    found: dict[str, Any] = {}
     for name, value in tree.items():
         nested = isinstance(value, dict)
-        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return found
 
 
 def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:
@@ -132,12 +187,7 @@ def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     groups = []
     for group in members.values():
         run = group[0]
-        others = [g[0].settings for g in members.values() if g[0].name == run.name]
-        differing = [
-            f"{name.rpartition('.')[2]}={value}"
-            for name, value in run.settings.items()
-            if any(other.get(name) != value for other in others)
-        ]
+        differing = _differing(run, [g[0] for g in members.values() if g[0].name == run.name])
         distinct = len({r.seed for r in group}) == len(group)
         count = "1 seed" if len(group) == 1 else f"{len(group)} {'seeds' if distinct else 'runs'}"
         groups.append((", ".join([run.name, *differing, count]), group))
@@ -176,13 +226,19 @@ def evaluation_curve(run: Run, episode: int) -> Curve:
     return _curve(steps, [row["episodes"][episode] for row in run.evaluations])
 
 
+def score_curve(run: Run, metric: str) -> Curve:
+    """Return or success after adaptation over steps: of the test episodes, or of the last one."""
+    steps = [row["num_steps"] for row in run.evaluations]
+    return _curve(steps, [row.get("test", row["episodes"][-1]) for row in run.evaluations], metric)
+
+
 def adaptation_curve(row: Row) -> Curve:
     """Return over the episodes on a task, of one evaluation."""
     return _curve([episode["index"] for episode in row["episodes"]], row["episodes"])
 
 
-def _curve(x: Sequence[float], episodes: Iterable[Row]) -> Curve:
-    figures = [(e["return_mean"], *(e["return_ci"] or 2 * [e["return_mean"]])) for e in episodes]
+def _curve(x: Sequence[float], episodes: Iterable[Row], of: str = "return") -> Curve:
+    figures = [(e[f"{of}_mean"], *(e[f"{of}_ci"] or 2 * [e[f"{of}_mean"]])) for e in episodes]
     return Curve(np.array(x, np.float64), *np.array(figures, np.float64).T)
 
 

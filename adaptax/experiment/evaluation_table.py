@@ -35,7 +35,7 @@ def print_evaluation(trainer: Trainer) -> None:
     console = Console()
     console.print(f"{report['algorithm']} on {report['suite']}, iteration {report['iteration']}")
     console.print(_heading(report), markup=False, soft_wrap=True)
-    _print_fitting(console, lambda between: _table(report, between))
+    print_fitting(console, lambda between: _table(report, between))
     if len(report["episodes"]) > 1:
         gain, interval = report["gain"]["mean"], ""
         if report["gain"]["ci"] is not None:
@@ -83,7 +83,7 @@ def _table(report: dict[str, Any], between: str) -> Any:
     return table
 
 
-def _print_fitting(console: Any, make: Callable[[str], Any]) -> None:
+def print_fitting(console: Any, make: Callable[[str], Any]) -> None:
     """Print a table of which every digit can be read, intervals below the means where it is wide.
 
     In a file or a pipe lines may be as long as they have to.
@@ -118,15 +118,19 @@ def _print_classes(console: Any, report: dict[str, Any]) -> None:
             table.add_row(*cells)
         return table
 
-    _print_fitting(console, make)
+    print_fitting(console, make)
     if packaged:
         console.print(f"packaged evaluator: {packaged['about']}", markup=False)
 
 
 def _cell(episode: dict[str, Any], name: str, between: str = " ") -> str:
-    mean, interval = episode[f"{name}_mean"], episode[f"{name}_ci"]
-    digits = 2 if abs(mean) < LARGE else 0
+    return figure_text(episode[f"{name}_mean"], episode[f"{name}_ci"], between)
+
+
+def figure_text(figure: float, interval: list[float] | None, between: str = " ") -> str:
+    """A figure, and its interval where it has one."""
+    digits = 2 if abs(figure) < LARGE else 0
     if interval is None:
-        return f"{mean:.{digits}f}"
+        return f"{figure:.{digits}f}"
     low, high = interval
-    return f"{mean:.{digits}f}{between}[{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{figure:.{digits}f}{between}[{low:.{digits}f}, {high:.{digits}f}]"

@@ -45,7 +45,7 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     """
     runs = load_runs(run_dirs)
     figure, axes = _canvas("environment steps")
-    axes.xaxis.set_major_formatter(_engineering())
+    axes.xaxis.set_major_formatter(engineering())
     if len(runs) == 1:
         _draw_one_run(axes, runs[0])
         shading = interval_words(runs, bool(runs[0].evaluations))
@@ -53,7 +53,9 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     held_out = all(run.evaluations for run in runs)
     for i, (label, group) in enumerate(groups_of(runs)):
         curves = [evaluation_curve(run, -1) if held_out else training_curve(run) for run in group]
-        _draw(axes, over_seeds(curves), label, **_style(i), marker="o" if held_out else "")
+        draw_curve(
+            axes, over_seeds(curves), label, **curve_style(i), marker="o" if held_out else ""
+        )
     what = f"last episode on {tasks_of(runs)}" if held_out else "training, smoothed"
     return _finish(figure, runs, out, f"{what}{interval_words(runs, held_out)}")
 
@@ -75,16 +77,16 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
     groups = groups_of(runs)
     for i, (label, group) in enumerate(groups):
         rows = [run.evaluations[-1] for run in group]
-        steps = [_engineering()(n) for n in sorted({row["num_steps"] for row in rows})]
+        steps = [engineering()(n) for n in sorted({row["num_steps"] for row in rows})]
         label = f"{label}, {' to '.join(dict.fromkeys([steps[0], steps[-1]]))} steps"
         curve = over_seeds([adaptation_curve(row) for row in rows])
-        _draw(axes, curve, label, **_style(i), marker="o")
+        draw_curve(axes, curve, label, **curve_style(i), marker="o")
     grey = {"color": GREY, "zorder": 1, "marker": "o" if len(groups) == 1 else ""}
     for i, (_, group) in enumerate(groups):
         rows = [row for row in (run.evaluations[0] for run in group) if row["iteration"] == 0]
         if rows:
             curve = over_seeds([adaptation_curve(row) for row in rows])
-            _draw(axes, curve, "" if i else "untrained agent", **grey, shaded=len(groups) == 1)
+            draw_curve(axes, curve, "" if i else "untrained agent", **grey, shaded=len(groups) == 1)
     return _finish(figure, runs, out, f"{tasks_of(runs)}{interval_words(runs, True)}")
 
 
@@ -98,16 +100,18 @@ def _draw_one_run(axes: Axes, run: Run) -> None:
     several = all(len(row["episodes"]) > 1 for row in run.evaluations)
     for i, episode in enumerate(("last", "first") if several else ("",)):
         label = f"{tasks_of([run])}, {episode} episode" if several else tasks_of([run])
-        _draw(axes, evaluation_curve(run, -1 if i == 0 else 0), label, **_style(i), marker="o")
+        draw_curve(
+            axes, evaluation_curve(run, -1 if i == 0 else 0), label, **curve_style(i), marker="o"
+        )
 
 
-def _style(number: int) -> dict[str, Any]:
+def curve_style(number: int) -> dict[str, Any]:
     """Colour and line style of the curve with this number."""
     round_, place = divmod(number, len(COLOURS))
     return {"color": COLOURS[place], "linestyle": STYLES[round_ % len(STYLES)]}
 
 
-def _draw(axes: Axes, curve: Curve, label: str, *, shaded: bool = True, **style: Any) -> None:
+def draw_curve(axes: Axes, curve: Curve, label: str, *, shaded: bool = True, **style: Any) -> None:
     """One curve with its interval."""
     axes.plot(curve.x, curve.mean, label=label, markersize=4 if len(curve.x) <= 60 else 0, **style)
     if shaded and len(curve.x) > 1:
@@ -166,7 +170,8 @@ def save_picture(figure: Figure, out: Path) -> None:
             figure.savefig(file, format=out.suffix.removeprefix("."))
 
 
-def _engineering() -> Any:
+def engineering() -> Any:
+    """Ticks as 2.5 M."""
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(sep=" ")

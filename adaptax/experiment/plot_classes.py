@@ -42,8 +42,8 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     rows = [_last_with_classes(run_dir) for run_dir in run_dirs]
     if not rows or None in rows:
         raise AdaptaxError(f"no success by class to plot: {EVALUATIONS} of a run tells none")
-    training = _joined([_training(run_dir) for run_dir in run_dirs])
-    held_out = _joined([_held_out(row) for row in rows if row is not None])
+    training = joined_bars([_training(run_dir) for run_dir in run_dirs])
+    held_out = joined_bars([held_out_bars(row) for row in rows if row is not None])
     height = 1.6 + 0.22 * (len(training) + len(held_out))  # inches
     figure = Figure(figsize=(7.0, height), dpi=150, layout="constrained")
     ratios = [len(training) + 1, len(held_out) + 1]
@@ -92,7 +92,8 @@ def _training(run_dir: Path) -> dict[str, Bar]:
     return {name.removeprefix(PREFIX): (mean, mean, mean) for name, mean in means.items()}
 
 
-def _held_out(row: Row) -> dict[str, Bar]:
+def held_out_bars(row: Row) -> dict[str, Bar]:
+    """Success of each class after adaptation, of one run."""
     bars = {}
     for name, figures in row["classes"].items():
         last = figures.get("test", figures["episodes"][-1])
@@ -101,7 +102,7 @@ def _held_out(row: Row) -> dict[str, Bar]:
     return bars
 
 
-def _joined(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
+def joined_bars(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
     """Means over runs with intervals over them; a single run as it is."""
     if len(runs) == 1:
         return runs[0]

@@ -86,18 +86,25 @@ def differences(
     return found
 
 
-def differences_between(runs: dict[Path, dict[str, Any]]) -> list[str]:
+def differences_between(
+    runs: dict[Path, dict[str, Any]],
+    names: Sequence[str] = ("device", "task_set", "protocol", "versions"),
+) -> list[str]:
     """What stands against comparing runs, by directory what `config.json` holds; a line each.
 
-    Their task sets, if the suite is the same; the device, the versions, and the protocol of the
-    evaluations.
+    The named fields of it; task set and protocol of the evaluations if the suite is the same.
     """
-    columns = {"device": {d: c.get("device") for d, c in runs.items()}}
+    columns: dict[str, dict[Path, Any]] = {}
     for name in sorted({c["suite"]["name"] for c in runs.values()}):
         of_suite = {d: c for d, c in runs.items() if c["suite"]["name"] == name}
-        columns[f"task_set of {name}"] = {d: c.get("task_set") for d, c in of_suite.items()}
-        columns |= _columns("protocol", of_suite)
-    columns |= _columns("versions", runs)
+        if "task_set" in names:
+            columns[f"task_set of {name}"] = {d: c.get("task_set") for d, c in of_suite.items()}
+        if "protocol" in names:
+            columns |= _columns("protocol", of_suite)
+    if "versions" in names:
+        columns |= _columns("versions", runs)
+    for name in [n for n in names if n not in ("task_set", "protocol", "versions")]:
+        columns[name] = {d: c.get(name) for d, c in runs.items()}
     return [
         f"{name} is " + ", ".join(f"{value} in {directory}" for value, directory in found.items())
         for name, by_run in columns.items()

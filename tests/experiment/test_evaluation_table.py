@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from adaptax.experiment import cli
-from adaptax.experiment.evaluation_table import LARGE, _print_fitting, _table
+from adaptax.experiment.evaluation_table import LARGE, _table, print_fitting
 
 WORDS = ["--num-iterations", "1", "--evaluation-interval", "None", "--quiet"]
 
@@ -79,7 +79,7 @@ def test_a_table_shows_every_digit_in_a_pipe_and_at_80_columns(terminal, mean):
     found = {"episodes": episodes, "untrained": {"episodes": episodes}}
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=terminal, color_system=None)
-    _print_fitting(console, lambda between: _table(found, between))
+    print_fitting(console, lambda between: _table(found, between))
     lines = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).splitlines()
     text = " ".join(lines)
     assert "…" not in text

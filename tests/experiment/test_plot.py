@@ -230,7 +230,7 @@ def test_adaptation_of_seeds_shows_their_mean_and_how_long_they_trained(tmp_path
 
 
 def test_no_colour_and_style_repeats_in_28_curves():
-    styles = [tuple(plot._style(i).values()) for i in range(28)]
+    styles = [tuple(plot.curve_style(i).values()) for i in range(28)]
     assert len(set(styles)) == 28
 
 

@@ -1,0 +1,383 @@
+"""`adaptax report`: one page that tells what was run, how well it did, and how that was found."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.config import to_dict
+from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.files import read_plain, replacing
+from adaptax.envs.registry import find_suite
+from adaptax.experiment.comparison import Record, compare, learning_curves
+from adaptax.experiment.comparison_table import steps_text
+from adaptax.experiment.curves import (
+    Curve,
+    RunGroup,
+    adaptation_curve,
+    flat,
+    over_seeds,
+    tasks_of,
+)
+from adaptax.experiment.evaluation_table import figure_text
+from adaptax.experiment.plot import GREY
+from adaptax.experiment.plot_classes import has_classes, held_out_bars, joined_bars
+from adaptax.experiment.report_figures import (
+    NamedCurve,
+    check_plotly,
+    classes_figure,
+    colour,
+    curves_figure,
+    map_figure,
+    tasks_figure,
+)
+from adaptax.experiment.report_page import Figure, page, plot, table
+from adaptax.experiment.run_dir import writing
+
+MOST_PARAMETERS = 3
+"""Parameters of tasks that are drawn at most."""
+VIDEO = "video.gif"
+"""What `adaptax video` leaves in a run's directory."""
+
+
+def write_report(groups: Sequence[RunGroup], out: Path) -> Record:
+    """Write the page of these groups to `out`, whole or not at all; what `compare` found of them.
+
+    Raises an AdaptaxError where they do not compare, or Plotly is not installed.
+    """
+    check_plotly()
+    record = compare(groups)
+    text = Report(groups, record).page()
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as file:
+            file.write(text.encode())
+    return record
+
+
+class Report:
+    """The sections of a page; what they draw is gathered in `figures`."""
+
+    def __init__(self, groups: Sequence[RunGroup], record: Record) -> None:
+        self.groups, self.record = groups, record
+        self.names = [group.name for group in groups]
+        self.tasks = groups[0].runs[0].evaluations[-1]["tasks"]
+        self.figures: dict[str, Figure] = {}
+
+    def page(self) -> str:
+        """The whole page."""
+        parts = {
+            "Scores": self._scores(),
+            "Learning": self._learning(),
+            "Adaptation": self._adaptation(),
+            "Tasks": self._tasks(),
+            "Classes": self._classes(),
+            "Videos": self._videos(),
+            "Protocol": self._protocol(),
+            "What was run": "".join(map(self._run, self.groups)),
+        }
+        sections = {heading: content for heading, content in parts.items() if content}
+        title = f"{' and '.join(self.names)} on {self.record['suite']}"
+        made = f"Made by adaptax {version('adaptax')}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+        return page(title, made, sections, self.figures)
+
+    def _curves(self) -> list[tuple[str, str]]:
+        """Name and colour of each group's."""
+        return [(name, colour(i)) for i, name in enumerate(self.names)]
+
+    def _scores(self) -> str:
+        """The table of the comparison, its warnings, and how likely one beats another."""
+        record, threshold = self.record, self.record["threshold"]
+        columns = ["group", "seeds", "steps", "IQM", "mean", "median", "wall-clock"]
+        if threshold is not None:
+            columns.append(f"steps to {figure_text(threshold, None)}")
+        rows = []
+        for group in record["groups"]:
+            seconds = group["seconds"]["median"]
+            row = [group["name"], str(len(set(group["seeds"]))), f"{max(group['num_steps']):,}"]
+            row += [
+                figure_text(group[n]["value"], group[n]["ci"]) for n in ("iqm", "mean", "median")
+            ]
+            row.append("-" if seconds is None else f"{seconds:,.0f} s")
+            rows.append(
+                row + ([] if threshold is None else [steps_text(group["steps_to_threshold"])])
+            )
+        caption = f"{record['score']} [95 % interval over seeds]"
+        warnings = "".join(f'<p class="warning">{escape(w)}</p>' for w in record["warnings"])
+        return warnings + table(caption, columns, rows) + self._pairs() + self._profile()
+
+    def _pairs(self) -> str:
+        rows = [
+            (f"{pair['group']} beats {pair['other']}", figure_text(found["value"], found["ci"]))
+            for pair in self.record["pairs"]
+            for found in [pair["probability_of_improvement"]]
+        ]
+        caption = (
+            "probability that a run of the first scores higher on a task than one of the other"
+        )
+        return table(caption, ["pair", "probability"], rows) if rows else ""
+
+    def _profile(self) -> str:
+        levels = np.array(self.record["levels"])
+        curves = []
+        for group in self.record["groups"]:
+            profile = group["profile"]
+            value = np.array(profile["value"])
+            ends = 2 * [value] if profile["ci"] is None else map(np.array, profile["ci"])
+            curves.append(Curve(levels, value, *ends))
+        titles = (f"{self.record['metric']} x", "share above x")
+        caption = "Share of seeds and tasks that scored above x (performance profile)"
+        return self._drawn("profile", caption, curves, titles)
+
+    def _drawn(self, name: str, caption: str, curves: list[Curve], titles: tuple[str, str]) -> str:
+        """A curve for each group, as a figure and as a table."""
+        named: list[NamedCurve] = [(n, c, {}) for n, c in zip(self.names, curves, strict=True)]
+        self.figures[name] = curves_figure(named, *titles)
+        return plot(name, caption, self._curves(), _curve_table(caption, titles[0], named))
+
+    def _learning(self) -> str:
+        curves = learning_curves(self.groups, self.record["metric"])
+        caption = f"Mean {self.record['score']}, over training; shaded: {self._interval()}"
+        titles = ("environment steps", self.record["metric"])
+        return self._drawn("learning", caption, curves, titles)
+
+    def _interval(self) -> str:
+        alone = all(len(group.runs) == 1 for group in self.groups)
+        return "95 % interval over tasks" if alone else "95 % interval over seeds (of two: range)"
+
+    def _adaptation(self) -> str:
+        """Return over the episodes on a task, of the trained and of the untrained agents."""
+        named: list[NamedCurve] = []
+        for group in self.groups:
+            rows = [run.evaluations[-1] for run in group.runs]
+            named.append((group.name, over_seeds([adaptation_curve(row) for row in rows]), {}))
+        shown = self._curves()
+        first = [run.evaluations[0] for group in self.groups for run in group.runs]
+        untrained = [adaptation_curve(row) for row in first if row["iteration"] == 0]
+        if untrained:
+            style = {"color": GREY, "dash": "dot"}
+            named.append(("untrained", over_seeds(untrained), style))
+            shown.append(("untrained", GREY))
+        self.figures["adaptation"] = curves_figure(named, "episode on a new task", "return")
+        self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
+        words = tasks_of([run for group in self.groups for run in group.runs])
+        caption = f"Mean return of each episode in a row on {words}; shaded: {self._interval()}"
+        return plot("adaptation", caption, shown, _curve_table(caption, "episode", named))
+
+    def _tasks(self) -> str:
+        """Scores of each task, over its parameters and as a table."""
+        scores = [np.array(group["scores"]) for group in self.record["groups"]]
+        means = [own.mean(axis=0) for own in scores]
+        drawn = "".join(self._over_parameter(*found, means) for found in self._parameters())
+        columns = ["task", "parameters", *self.names]
+        rows = [
+            (
+                task["name"],
+                _parameters_text(task["params"]),
+                *(_spread(own[:, i]) for own in scores),
+            )
+            for i, task in enumerate(self.tasks)
+        ]
+        caption = f"{self.record['metric']} of each task: mean over seeds (lowest to highest)"
+        return drawn + table(caption, columns, rows)
+
+    def _parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Parameters that differ between tasks: numbers [tasks], or places [tasks, 2]."""
+        found = 0
+        for name in self.tasks[0]["params"]:
+            try:
+                values = np.array([task["params"].get(name) for task in self.tasks], np.float64)
+            except (TypeError, ValueError):  # words, or arrays of several lengths
+                continue
+            if values.ndim == 2 and values.shape[1] == 1:
+                values = values[:, 0]
+            fits = values.ndim == 1 or values.shape[1:] == (2,)
+            if fits and np.all(np.isfinite(values)) and len(np.unique(values, axis=0)) > 1:
+                yield name, values
+                found += 1
+            if found == MOST_PARAMETERS:
+                return
+
+    def _over_parameter(self, name: str, values: np.ndarray, means: list[np.ndarray]) -> str:
+        metric, number = self.record["metric"], len(self.figures)
+        if values.ndim == 1:
+            place, caption = f"tasks-{number}", f"Mean {metric} of each task over its {name}"
+            self.figures[place] = tasks_figure(self.names, values, means, (name, metric))
+            return plot(place, caption, self._curves(), "")
+        ends = (float(np.min(means)), float(np.max(means)))
+        maps = []
+        for i, own in enumerate(means):
+            place, caption = f"tasks-{number + i}", f"Mean {metric} at each {name}: {self.names[i]}"
+            titles = (f"{name}[0]", f"{name}[1]")
+            self.figures[place] = map_figure(values, own, ends, titles)
+            maps.append(plot(place, caption, [], ""))
+        return f'<div class="maps">{"".join(maps)}</div>'
+
+    def _classes(self) -> str:
+        """Success of each class after adaptation, where tasks have classes."""
+        rows = [[run.evaluations[-1] for run in group.runs] for group in self.groups]
+        if not has_classes([run.directory for group in self.groups for run in group.runs]):
+            return ""
+        bars = [joined_bars([held_out_bars(row) for row in own]) for own in rows]
+        self.figures["classes"] = classes_figure(self.names, bars)
+        caption = "Share of episodes with success at any step after adaptation, by class"
+        columns = ["class", *self.names]
+        cells = [
+            (name, *(figure_text(own[name][0], list(own[name][1:])) for own in bars))
+            for name in bars[0]
+        ]
+        return plot("classes", caption, self._curves(), table(caption, columns, cells))
+
+    def _videos(self) -> str:
+        """What `adaptax video` has made of the runs."""
+        found = []
+        for group in self.groups:
+            for run in group.runs:
+                path = run.directory / VIDEO
+                if path.is_file():
+                    what = f"{group.name}, seed {run.seed}: before and after adaptation"
+                    data = base64.b64encode(read_plain(path)).decode()
+                    image = f'<img alt="{escape(what)}" src="data:image/gif;base64,{data}">'
+                    found.append(f"<details><summary>{escape(what)}</summary>{image}</details>")
+        return "".join(found)
+
+    def _protocol(self) -> str:
+        """How the scores came about, in words."""
+        row = self.groups[0].runs[0].evaluations[-1]
+        protocol = self.record["protocol"] or {}
+        words = tasks_of([run for group in self.groups for run in group.runs])
+        number, available = len(self.tasks), row.get("num_available")
+        part = "" if available in (None, number) else f", the first of {available}"
+        where = f"the {words}" if number == 1 else f"each of {number} {words}"
+        lanes, test = protocol.get("num_lanes", 1), protocol.get("num_test_episodes", 0)
+        averaged = "" if lanes == 1 else f" in each of {lanes} lanes, whose figures are averaged,"
+        episodes = len(row["episodes"])
+        does = (
+            f"{episodes} episodes in a row and adapts after each" if episodes > 1 else "an episode"
+        )
+        after = f", then {test} test episodes, each from where these left the agent" if test else ""
+        acts = "by the mode of" if protocol.get("deterministic") else "drawn from"
+        score = self.record["score"].partition(" on ")[0]
+        suite = escape(self.record["suite"])
+        return f"""<p>On {where} of {suite}{part}, an agent that is told nothing of the task
+runs{averaged} {does}{after}. Its actions are {acts} its policy. The return of an episode is the
+sum of its rewards; the score of a run on a task is the {score}, at the last evaluation.</p>
+<p>IQM is the mean of the middle half of all scores of seeds and tasks, the median that of the
+tasks' means. Intervals are percentile bootstraps that draw whole seeds: they say how much another
+training from other seeds might differ, on these tasks. Curves have Student's interval over seeds.
+</p>"""
+
+    def _run(self, group: RunGroup) -> str:
+        """What one group was: command, settings, versions, machine."""
+        run = group.runs[0]
+        differing = list(_not_default(run.config))
+        about = {
+            "device": run.config.get("device"),
+            "processor": run.config.get("processor"),
+            "cores": run.config.get("num_cores"),
+            "task set": run.config.get("task_set"),
+            **(run.config.get("versions") or {}),
+        }
+        rows = [(name, str(value)) for name, value in about.items() if value is not None]
+        changed = [(name, _words(value)) for name, value in differing]
+        columns = ["setting", "value"]
+        return (
+            f"<h3>{escape(group.name)}</h3><pre>{escape(_command(group, differing))}</pre>"
+            + (table("Settings that are not the defaults", columns, changed) if changed else "")
+            + f"<details><summary>Versions and machine</summary>"
+            f"{table('Versions and machine', ['what', 'is'], rows)}</details>"
+        )
+
+
+def _spread(scores: np.ndarray) -> str:
+    mean, low, high = (
+        figure_text(float(x), None) for x in (scores.mean(), scores.min(), scores.max())
+    )
+    return mean if len(scores) == 1 else f"{mean} ({low} to {high})"
+
+
+def _parameters_text(params: dict[str, Any]) -> str:
+    """The parameters of a task, each with a few digits."""
+    return "; ".join(f"{name} {_rounded(value)}" for name, value in params.items())
+
+
+def _rounded(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_rounded, value))})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _curve_table(caption: str, x_title: str, curves: Sequence[NamedCurve]) -> str:
+    """Curves as a table with a row for each x that one of them has."""
+    rows: dict[float, list[str]] = {}
+    for i, (_, curve, _) in enumerate(curves):
+        ends = zip(curve.x, curve.mean, curve.low, curve.high, strict=True)
+        for x, mean, low, high in ends:
+            cells = rows.setdefault(float(x), [""] * len(curves))
+            cells[i] = figure_text(mean, [low, high] if high > low else None)
+    body = [(f"{x:,.6g}", *cells) for x, cells in sorted(rows.items())]
+    return table(caption, [x_title, *(name for name, _, _ in curves)], body)
+
+
+def _not_default(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings of algorithm and suite that are not the defaults of their classes."""
+    for part in ("algorithm", "suite"):
+        settings = {k: v for k, v in config[part].items() if k not in ("name", "networks")}
+        given, usual = flat({part: settings}), flat({part: _defaults(part, config[part]["name"])})
+        yield from ((name, value) for name, value in given.items() if usual.get(name, ...) != value)
+
+
+def _defaults(part: str, name: str) -> dict[str, Any]:
+    """The default settings of an algorithm or a suite; none where it is not a registered one."""
+    try:
+        if part == "algorithm":
+            return to_dict(find_algorithm(name).load()[1]())
+        return to_dict(find_suite(name).load()[0]())
+    except (ConfigError, TypeError):  # one of somebody's own; a setting without a default
+        return {}
+
+
+def _command(group: RunGroup, differing: Sequence[tuple[str, Any]]) -> str:
+    """The command that trains the same, a flag a line."""
+    config = group.runs[0].config
+    lines = [["adaptax", "train", config["algorithm"]["name"], config["suite"]["name"]]]
+    seeds = [run.seed for run in group.runs]
+    lines.append(["--seeds", _seeds_text(seeds)] if len(seeds) > 1 else ["--seed", str(seeds[0])])
+    trainer = config.get("trainer", {})
+    for name in ("num_iterations", "num_steps", "max_seconds", "evaluation_interval"):
+        if trainer.get(name) is not None:
+            lines.append([f"--{name.replace('_', '-')}", str(trainer[name])])
+    for name, value in differing:
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            room, _, last = flag.rpartition(".")
+            lines.append([flag if value else f"{room}.no-{last}"])
+        else:
+            lines.append([flag, *_words(value).split()])
+    return " \\\n    ".join(map(shlex.join, lines))
+
+
+def _seeds_text(seeds: list[int]) -> str:
+    """Seeds as `--seeds` takes them."""
+    in_a_row = seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}:{seeds[-1] + 1}" if in_a_row else ",".join(map(str, seeds))
+
+
+def _words(value: Any) -> str:
+    """A setting as on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def check_page(out: Path) -> None:
+    """Raise an AdaptaxError unless a page can have this name."""
+    if out.suffix not in (".html", ".htm"):
+        raise AdaptaxError(f"cannot write a page {out}: its name must end in .html")

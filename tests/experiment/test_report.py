@@ -1,0 +1,248 @@
+"""The page of `adaptax report`: parsed, and in a real browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import browser
+import numpy as np
+import pytest
+from scored_runs import make_group, make_run
+
+from adaptax.core.errors import AdaptaxError
+from adaptax.experiment import cli
+from adaptax.experiment.curves import load_groups
+from adaptax.experiment.report import write_report
+
+SCORES = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5]])
+EVIL = "<b onclick=x>\"&'</script>"
+GIF = b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"
+
+
+class Page(HTMLParser):
+    """Elements of a page with their attributes, and the text in each kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "input", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def figures(self):
+        (text,) = [t for t in self.texts["script"] if t.startswith("{")]
+        return json.loads(text)
+
+
+def with_classes(group):
+    """Tasks of two classes in every run's last evaluation."""
+    for path in group.glob("seed-*/evaluations.jsonl"):
+        *rows, last = path.read_text().splitlines()
+        row = json.loads(last)
+        for i, task in enumerate(row["tasks"]):
+            task["params"]["class"] = f"kind-{min(i, 1)}"
+        figures = {"success_mean": 0.5, "success_ci": [0.25, 0.75]}
+        row["classes"] = {f"kind-{i}": {"episodes": [figures]} for i in range(2)}
+        path.write_text("\n".join([*rows, json.dumps(row)]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A page of two groups with goals, classes, a video, and names that are HTML."""
+    place = tmp_path_factory.mktemp("report")
+    params = [{"speed": float(i), "goal": [float(i), 1.0 - i], "id": EVIL} for i in range(3)]
+    good = make_group(place / "good", SCORES, name=EVIL, params=params)
+    poor = make_group(place / "poor", SCORES - 2, params=params)
+    with_classes(good)
+    with_classes(poor)
+    (good / "seed-0" / "video.gif").write_bytes(GIF)
+    out = place / "new" / "report.html"
+    write_report(load_groups([good, poor]), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(written):
+    return Page(written.read_text())
+
+
+def test_the_page_is_well_formed_with_a_language_and_one_first_heading(page):
+    assert page.open == []
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("main")) == 1
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+
+
+def test_sections_are_those_that_the_runs_have(page):
+    assert page.texts["h2"] == [
+        *("Scores", "Learning", "Adaptation", "Tasks"),
+        *("Classes", "Videos", "Protocol", "What was run"),
+    ]
+    links = {attrs["href"] for attrs in page.all("a")}
+    assert links == {"#content", *(f"#{attrs['id']}" for attrs in page.all("h2"))}
+
+
+def test_nothing_outside_the_file_is_asked_for(page):
+    sources = [a[n] for _, a in page.elements for n in ("src", "href", "action") if n in a]
+    assert all(source.startswith(("#", "data:")) for source in sources)
+    assert page.all("link") == [] and not any("src" in attrs for attrs in page.all("script"))
+    assert "url(" not in "".join(page.texts["style"]) and "@import" not in page.texts["style"][0]
+    policy = next(attrs["content"] for attrs in page.all("meta") if "http-equiv" in attrs)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_names_are_text_and_never_html(page, written):
+    assert not any("onclick" in attrs for _, attrs in page.elements)
+    assert f"{EVIL} and ppo on point-goal" in "".join(page.texts["h1"])
+    assert "<b onclick" not in written.read_text()
+    drawn = page.figures()["learning"]["data"]
+    assert {trace["name"] for trace in drawn} == {
+        "&lt;b onclick=x&gt;&quot;&amp;&#x27;&lt;/script&gt;",
+        "ppo",
+    }
+
+
+def test_figures_hold_what_the_runs_tell(page):
+    figures = page.figures()
+    lines = [trace for trace in figures["learning"]["data"] if trace.get("fill") is None]
+    assert lines[0]["x"] == [0, 1000, 2000, 3000]
+    np.testing.assert_allclose(lines[0]["y"], SCORES.mean() * np.arange(4) / 3)
+    speed = next(f for f in figures.values() if f["layout"]["xaxis"]["title"]["text"] == "speed")
+    np.testing.assert_allclose(speed["data"][1]["y"], SCORES.mean(axis=0) - 2)
+    goals = [f for f in figures.values() if f["layout"]["xaxis"]["title"]["text"] == "goal[0]"]
+    np.testing.assert_allclose(goals[0]["data"][0]["marker"]["color"], SCORES.mean(axis=0))
+    assert figures["classes"]["data"][0]["y"] == ["kind-0", "kind-1"]
+
+
+def test_every_figure_has_a_name_and_every_curve_a_box(page):
+    places = [attrs for attrs in page.all("div") if attrs.get("class") == "plot"]
+    ids = {attrs.get("id") for _, attrs in page.elements}
+    assert {attrs["id"] for attrs in places} == set(page.figures())
+    assert all(attrs["aria-labelledby"] in ids for attrs in places)
+    boxes = [a for a in page.all("input") if a["data-figure"] == "adaptation"]
+    assert [a["data-curve"] for a in boxes] == ["0", "1", "2"]
+    assert all(attrs["alt"] for attrs in page.all("img"))
+    assert all(attrs.get("aria-label") for attrs in page.all("table"))
+
+
+def test_it_says_how_it_was_run_and_evaluated(page):
+    command = page.texts["pre"][1]
+    assert command.startswith("adaptax train ppo point-goal \\\n    --seeds 0:3 \\\n")
+    assert (
+        "--num-steps 3000" in command and "--algorithm.lr" not in command.partition("lr 0.001")[0]
+    )
+    text = " ".join("".join(page.texts["p"]).split())
+    assert (
+        "On each of 3 held-out tasks of point-goal, the first of 50, an agent that is told" in text
+    )
+    assert "is 3 seeds: of fewer than 5 the intervals are too narrow" in text
+
+
+def test_a_single_run_has_a_page_too(tmp_path, capsys):
+    run = make_run(tmp_path / "a", 0, SCORES[0])
+    cli.main(["report", str(run), "--out", str(tmp_path / "a.html")])
+    captured = capsys.readouterr()
+    assert captured.out == f"wrote {tmp_path / 'a.html'}\n"
+    assert "one seed, of which no interval can be told" in captured.err
+    page = Page((tmp_path / "a.html").read_text())
+    assert "Classes" not in page.texts["h2"] and "Videos" not in page.texts["h2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "report takes one or more folders"),
+        (["absent"], "is not a run directory"),
+        (["a", "--out", "a.pdf"], "cannot write a page a.pdf: its name must end in .html"),
+        (["a", "b"], "one suite, not on several"),
+    ],
+)
+def test_wrong_words_are_one_line_and_write_nothing(tmp_path, monkeypatch, capsys, words, message):
+    make_run(tmp_path / "a", 0, SCORES[0])
+    make_run(tmp_path / "b", 0, SCORES[0], suite={"name": "bandit"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["report", *words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2 and message in line
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_without_plotly_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    run = make_run(tmp_path / "a", 0, SCORES[0])
+    with pytest.raises(AdaptaxError, match=r"reports need plotly: pip install 'adaptax\[report\]'"):
+        write_report(load_groups([run]), tmp_path / "a.html")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    if browser.PROGRAM is None:
+        pytest.skip("no chromium here: apt install chromium")
+    one = browser.Browser(tmp_path_factory.mktemp("profile"))
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_draws_every_figure_in_the_width_that_it_has(chromium, written, width):
+    chromium.open(written, width)
+    assert chromium.value("document.documentElement.scrollWidth") == width
+    drawn = "[...document.querySelectorAll('.plot .main-svg')]"
+    sizes = chromium.value(f"{drawn}.map(svg => svg.getBoundingClientRect().width)")
+    assert sizes and max(sizes) <= width and min(sizes) > 250
+    assert chromium.value("document.querySelectorAll('.plot b, h1 b').length") == 0
+    asked = [e["params"]["request"]["url"] for e in chromium.events if "request" in e["params"]]
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    said = [e["params"] for e in chromium.events if e["method"] == "Log.entryAdded"]
+    thrown = [e["params"] for e in chromium.events if e["method"] == "Runtime.exceptionThrown"]
+    assert (said, thrown) == ([], [])
+
+
+def test_curves_are_hidden_by_the_keyboard_and_buttons_have_names(chromium, written):
+    chromium.open(written, 1280)
+    visible = "document.getElementById('learning').data.map(trace => trace.visible)"
+    chromium.value("document.querySelector('input[data-figure=learning]').focus()")
+    chromium.press(" ", " ")
+    assert chromium.value(visible) == [False, False, None, None]  # a band and a line each
+    chromium.press(" ", " ")
+    assert chromium.value(visible)[:2] == [True, True]
+    nodes = chromium.ask("Accessibility.getFullAXTree")["nodes"]
+    shown = [n for n in nodes if not n.get("ignored") and "role" in n]
+    names = {
+        role: [n["name"]["value"] for n in shown if n["role"]["value"] == role]
+        for role in ("button", "checkbox", "table", "region")
+    }
+    assert "Zoom in" in names["button"] and "Share chart..." not in names["button"]
+    assert all(all(found) for found in names.values())
+    assert re.search("kind-0|ppo", " ".join(names["checkbox"]))
+
+
+def test_a_plot_is_zoomed(chromium, written):
+    chromium.open(written, 1280)
+    ends = "document.getElementById('learning')._fullLayout.xaxis.range.slice()"
+    before = chromium.value(ends)
+    chromium.value(
+        "document.querySelector('#learning .modebar-btn[data-title=\"Zoom in\"]').focus()"
+    )
+    chromium.press(" ", " ")
+    after = chromium.value(f"new Promise(done => setTimeout(() => done({ends}), 500))")
+    assert before[0] < after[0] < after[1] < before[1]
