@@ -43,6 +43,14 @@ from adaptax.experiment.statistics import (
 Metric = Literal["return", "success"]
 Record = dict[str, Any]
 STATISTICS = {"iqm": interquartile_score, "mean": mean_score, "median": median_score}
+INTERVALS: dict[str, Drawn] = {
+    "ci": "runs",
+    "ci_runs_and_tasks": "runs and tasks",
+    "ci_runs_within_tasks": "runs within tasks",
+}
+"""By its name in JSON, what an interval draws."""
+COLUMNS = {"return": "returns", "success": "success"}
+"""By metric, the figures of a task in a row of evaluations."""
 LEARNED = 0.9
 """Share of the way from the untrained agents to the best group that the threshold stands at."""
 NUM_LEVELS = 51
@@ -145,31 +153,24 @@ def _check_scored(run: Run, metric: Metric) -> None:
             "--evaluation-interval"
         )
     for row in run.evaluations:
-        last = row["episodes"][-1]
-        if not has_interval(last, metric) or last[f"{metric}_mean"] is None:
+        last = row.get("test", row["episodes"][-1])
+        tells = isinstance(last, dict) and has_interval(last, metric)
+        known = all(episode["return_mean"] is not None for episode in row["episodes"])
+        if not tells or not known or last[f"{metric}_mean"] is None:
             raise AdaptaxError(f"{path}, iteration {row['iteration']}, tells no {metric}")
-        test = row.get("test")
-        if test is not None and not (isinstance(test, dict) and has_interval(test, metric)):
-            raise AdaptaxError(f"{path}, iteration {row['iteration']}: not a row that a run writes")
     tasks = run.evaluations[-1].get("tasks")
-    if not isinstance(tasks, list) or not tasks or not all(_is_task(task) for task in tasks):
+    if not isinstance(tasks, list) or not tasks or not all(_is_task(t, metric) for t in tasks):
         raise AdaptaxError(f"{path}: its last row does not tell the tasks one by one")
 
 
-def _is_task(task: Any) -> bool:
-    return (
-        isinstance(task, dict)
-        and isinstance(task.get("name"), str)
-        and isinstance(task.get("params"), dict)
-        and all(_is_list(part) for part in (task, task.get("test", task)))
-    )
-
-
-def _is_list(part: Any) -> bool:
-    """Whether figures of a task are a number an episode."""
-    columns = [part.get("returns"), part.get("success")] if isinstance(part, dict) else [None]
-    known = [x for x in columns if x is not None]
-    return bool(known) and all(isinstance(x, list) and x and all(map(is_figure, x)) for x in known)
+def _is_task(task: Any, metric: Metric) -> bool:
+    """Whether a task has a name, parameters, and a figure of each episode."""
+    if not isinstance(task, dict) or not isinstance(task.get("params"), dict):
+        return False
+    parts = [task, task.get("test", task)]
+    columns = [part.get(COLUMNS[metric]) if isinstance(part, dict) else None for part in parts]
+    known = all(isinstance(x, list) and x and all(map(is_figure, x)) for x in columns)
+    return known and isinstance(task.get("name"), str)
 
 
 def _tasks(run: Run) -> list[tuple[str, Any]]:
@@ -184,13 +185,12 @@ def _classes(row: Row) -> list[str] | None:
 
 def _scores(group: RunGroup, metric: Metric) -> np.ndarray:
     """Of each run on each task, [runs, tasks]."""
-    return np.array([task_scores(run, metric) for run in group.runs], np.float64)
+    return np.array([_task_scores(run, metric) for run in group.runs], np.float64)
 
 
-def task_scores(run: Run, metric: Metric) -> list[float]:
+def _task_scores(run: Run, metric: Metric) -> list[float]:
     """What a run scored on each task at its last evaluation."""
-    column = "returns" if metric == "return" else "success"
-    scores = []
+    column, scores = COLUMNS[metric], []
     for task in run.evaluations[-1]["tasks"]:
         episodes = task["test"][column] if "test" in task else task[column][-1:]
         if None in episodes:
@@ -214,14 +214,6 @@ def _estimate(
             interval = [float(low), float(high)]
         record[name] = interval
     return record
-
-
-INTERVALS: dict[str, Drawn] = {
-    "ci": "runs",
-    "ci_runs_and_tasks": "runs and tasks",
-    "ci_runs_within_tasks": "runs within tasks",
-}
-"""By its name in JSON, what an interval draws."""
 
 
 def _profile(scores: np.ndarray, levels: np.ndarray) -> Record:

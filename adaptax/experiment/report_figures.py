@@ -44,7 +44,7 @@ def curves_figure(curves: Sequence[NamedCurve], x_title: str, y_title: str) -> F
     for i, (name, curve, style) in enumerate(curves):
         line = {"color": colour(i), "dash": DASHES[i // len(COLOURS) % len(DASHES)], **style}
         common = {"legendgroup": str(i), "name": escape(name)}
-        if np.any(curve.high > curve.low):
+        if len(curve.x) > 1 and np.any(curve.high > curve.low):
             band = go.Scatter(
                 x=[*curve.x.tolist(), *curve.x[::-1].tolist()],
                 y=[*curve.high.tolist(), *curve.low[::-1].tolist()],
@@ -68,6 +68,8 @@ def curves_figure(curves: Sequence[NamedCurve], x_title: str, y_title: str) -> F
             line=line,
             **common,
         )
+        if len(curve.x) == 1:
+            main.error_y = _reach(curve.mean, curve.low, curve.high)
         traces.append(main)
     return _figure(traces, x_title, y_title)
 
@@ -123,11 +125,10 @@ def classes_figure(
     traces = []
     for i, (name, own) in enumerate(zip(names, bars, strict=True)):
         mean, low, high = np.array(list(own.values())).T
-        reach = {"array": (high - mean).tolist(), "arrayminus": (mean - low).tolist()}
         bar = go.Bar(
             y=[escape(kind) for kind in own],
             x=mean.tolist(),
-            error_x={"type": "data", "symmetric": False, **reach},
+            error_x=_reach(mean, low, high),
             orientation="h",
             marker={"color": colour(i)},
             name=escape(name),
@@ -138,6 +139,12 @@ def classes_figure(
     figure["layout"]["xaxis"] |= {"range": [0, 1]}
     figure["layout"]["yaxis"] |= {"autorange": "reversed"}
     return figure
+
+
+def _reach(mean: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
+    """Bars from low to high, each [n]."""
+    ends = {"array": (high - mean).tolist(), "arrayminus": (mean - low).tolist()}
+    return {"type": "data", "symmetric": False, **ends}
 
 
 def _figure(traces: list[Any], x_title: str, y_title: str) -> Figure:

@@ -189,7 +189,8 @@ def change_last(run, change):
         (lambda row: row["tasks"][0].update(returns=["x"]), "does not tell the tasks one by one"),
         (lambda row: row["tasks"][1].update(returns=[1.0, None]), "'task-1' is not finite"),
         (lambda row: row["episodes"][1].update(return_mean=None), "iteration 3, tells no return"),
-        (lambda row: row.update(test=3), "not a row that a run writes"),
+        (lambda row: row["episodes"][0].update(return_mean=None), "iteration 3, tells no return"),
+        (lambda row: row.update(test=3), "iteration 3, tells no return"),
     ],
 )
 def test_a_row_that_tells_no_scores_is_named_in_one_line(tmp_path, change, message):

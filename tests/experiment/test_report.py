@@ -13,8 +13,8 @@ import pytest
 from scored_runs import make_group, make_run
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment import cli
-from adaptax.experiment.curves import load_groups
+from adaptax.experiment import cli, report, report_figures, report_page
+from adaptax.experiment.curves import Curve, load_groups
 from adaptax.experiment.report import write_report
 
 SCORES = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5]])
@@ -191,6 +191,18 @@ def test_without_plotly_one_line_says_what_to_install(tmp_path, monkeypatch):
     run = make_run(tmp_path / "a", 0, SCORES[0])
     with pytest.raises(AdaptaxError, match=r"reports need plotly: pip install 'adaptax\[report\]'"):
         write_report(load_groups([run]), tmp_path / "a.html")
+
+
+def test_a_single_point_has_its_interval_as_a_bar():
+    point = Curve(*(np.array([x]) for x in (1.0, 5.0, 4.0, 7.0)))
+    (trace,) = report_figures.curves_figure([("a", point, {})], "x", "y")["data"]
+    assert (trace["error_y"]["array"], trace["error_y"]["arrayminus"]) == ([2.0], [1.0])
+
+
+def test_plotly_is_imported_late():
+    modules = (report, report_figures, report_page)
+    homes = [str(getattr(x, "__module__", "")) for m in modules for x in vars(m).values()]
+    assert not any(home.startswith("plotly") for home in homes)
 
 
 @pytest.fixture(scope="module")
