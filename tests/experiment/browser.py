@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
     *("--no-first-run", "--remote-debugging-pipe"),
 )
+PATIENCE = 60
 
 
 class Browser:
@@ -58,6 +60,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], PATIENCE)
+            assert ready, f"the browser has not answered for {PATIENCE} seconds"
             part = os.read(self._read, 1 << 20)
             assert part, "the browser has ended"
             self._buffer += part
