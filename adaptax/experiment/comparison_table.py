@@ -26,26 +26,36 @@ def _table(record: dict[str, Any], between: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    columns, rows = score_cells(record, between)
     table = Table()
-    table.add_column("group")
-    columns = ["seeds", "steps", "IQM", "mean", "median", "wall-clock"]
-    if record["threshold"] is not None:
-        columns.insert(-1, f"steps to {figure_text(record['threshold'], None)}")
-    for name in columns:
+    table.add_column(columns[0])
+    for name in columns[1:]:
         table.add_column(name, justify="right", no_wrap=True)
-    for group in record["groups"]:
-        estimates = [group[name] for name in ("iqm", "mean", "median")]
-        cells = [figure_text(x["value"], x["ci"], between) for x in estimates]
-        if group["steps_to_threshold"] is not None:
-            cells.append(steps_text(group["steps_to_threshold"]))
-        seconds = group["seconds"]["median"]
-        cells.append("-" if seconds is None else f"{seconds:.0f} s")
-        number = str(len(set(group["seeds"])))
-        table.add_row(Text(group["name"]), number, f"{max(group['num_steps']):,}", *cells)
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells)
     return table
 
 
-def steps_text(steps: dict[str, Any]) -> str:
+def score_cells(record: dict[str, Any], between: str = " ") -> tuple[list[str], list[list[str]]]:
+    """The names of the columns, and a row for each group, `between` figure and interval."""
+    threshold = record["threshold"]
+    columns = ["group", "seeds", "steps", "IQM", "mean", "median", "wall-clock"]
+    if threshold is not None:
+        columns.append(f"steps to {figure_text(threshold, None)}")
+    rows = []
+    for group in record["groups"]:
+        seconds = group["seconds"]["median"]
+        estimates = [group[name] for name in ("iqm", "mean", "median")]
+        row = [group["name"], str(len(set(group["seeds"]))), f"{max(group['num_steps']):,}"]
+        row += [figure_text(x["value"], x["ci"], between) for x in estimates]
+        row.append("-" if seconds is None else f"{seconds:,.0f} s")
+        if threshold is not None:
+            row.append(_steps_text(group["steps_to_threshold"]))
+        rows.append(row)
+    return columns, rows
+
+
+def _steps_text(steps: dict[str, Any]) -> str:
     """The median of the steps that runs took, and how many came to no end where some did not."""
     number = len(steps["of_runs"])
     text = "-" if steps["median"] is None else f"{steps['median']:,.0f}"

@@ -19,7 +19,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.files import read_plain, replacing
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.comparison import Record, compare, learning_curves
-from adaptax.experiment.comparison_table import steps_text
+from adaptax.experiment.comparison_table import score_cells
 from adaptax.experiment.curves import (
     Curve,
     RunGroup,
@@ -96,21 +96,8 @@ class Report:
 
     def _scores(self) -> str:
         """The table of the comparison, its warnings, and how likely one beats another."""
-        record, threshold = self.record, self.record["threshold"]
-        columns = ["group", "seeds", "steps", "IQM", "mean", "median", "wall-clock"]
-        if threshold is not None:
-            columns.append(f"steps to {figure_text(threshold, None)}")
-        rows = []
-        for group in record["groups"]:
-            seconds = group["seconds"]["median"]
-            row = [group["name"], str(len(set(group["seeds"]))), f"{max(group['num_steps']):,}"]
-            row += [
-                figure_text(group[n]["value"], group[n]["ci"]) for n in ("iqm", "mean", "median")
-            ]
-            row.append("-" if seconds is None else f"{seconds:,.0f} s")
-            rows.append(
-                row + ([] if threshold is None else [steps_text(group["steps_to_threshold"])])
-            )
+        record = self.record
+        columns, rows = score_cells(record)
         caption = f"{record['score']} [95 % interval over seeds]"
         warnings = "".join(f'<p class="warning">{escape(w)}</p>' for w in record["warnings"])
         return warnings + table(caption, columns, rows) + self._pairs() + self._profile()
