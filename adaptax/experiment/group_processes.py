@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,11 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, member_dir
 
-OWN = ("--seeds", "--run-dir", "--trainer.run-dir", "--seed", "--trainer.seed")
+OWN = tuple(
+    flag
+    for name in ("seeds", "run-dir", "seed", "num-cores")
+    for flag in (f"--{name}", f"--trainer.{name}")
+)
 """Flags of a group, with a value each, that a member has otherwise."""
 
 
@@ -28,7 +33,7 @@ def member_commands(group: Group, args: Sequence[str]) -> dict[int, list[str]]:
     for seed in group.seeds:
         place = str(member_dir(group.run_dir, seed))
         if args[0] == "train":
-            mine = [*rest, "--seed", str(seed), "--run-dir", place, "--num-cores", "1", "--quiet"]
+            mine = [*rest, "--seed", str(seed), "--run-dir", place, "--quiet"]
         else:
             mine = [place, *rest, "--quiet"]
         commands[seed] = [*program, *mine]
@@ -46,8 +51,12 @@ def _without_own(args: Sequence[str]) -> Iterator[str]:
 
 
 def run_processes(commands: Mapping[int, list[str]], num_at_once: int) -> None:
-    """Run all commands, so many at a time; an AdaptaxError says which seeds came to no end."""
+    """Run all commands, so many at a time, each on one core as long as there is one for each.
+
+    An AdaptaxError says which seeds came to no end.
+    """
     waiting, running, failed = dict(commands), dict[int, Any](), dict[int, str]()
+    cores = dict[int, int]()
     try:
         while waiting or running:
             while waiting and len(running) < num_at_once:
@@ -55,10 +64,12 @@ def run_processes(commands: Mapping[int, list[str]], num_at_once: int) -> None:
                 running[seed] = subprocess.Popen(
                     waiting.pop(seed), stderr=subprocess.PIPE, text=True
                 )
+                _bind(running[seed].pid, seed, cores)
                 say(f"seed {seed} begins", sys.stdout)
             for seed, process in list(running.items()):
                 if process.poll() is None:
                     continue
+                cores.pop(seed, None)
                 lines = running.pop(seed).stderr.read().splitlines()
                 if process.returncode:
                     failed[seed] = lines[-1] if lines else f"exit code {process.returncode}"
@@ -73,3 +84,15 @@ def run_processes(commands: Mapping[int, list[str]], num_at_once: int) -> None:
         raise
     if failed:
         raise AdaptaxError("; ".join(f"seed {seed}: {why}" for seed, why in failed.items()))
+
+
+def _bind(pid: int, seed: int, cores: dict[int, int]) -> None:
+    """Bind a process that has just begun to a core of ours that no other member is on, if any is.
+
+    Runs of others may be on it as well: they slow each other down, and none is refused.
+    """
+    free = sorted(os.sched_getaffinity(0) - set(cores.values()))
+    if free:
+        cores[seed] = free[0]
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(pid, {cores[seed]})

@@ -18,6 +18,7 @@ from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.group import Group, group_seeds, parse_seeds
+from adaptax.experiment.group_processes import run_processes
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import TrainerConfig
 
@@ -191,6 +192,21 @@ def test_what_cannot_be_one_program_has_a_process_for_each_seed(tmp_path, capsys
         assert [row["iteration"] for row in rows] == [1, 2, 3]
     with pytest.raises(SystemExit):
         cli.main([*args, "--overwrite", "--algorithm.init-std", "-1"])
+
+
+def test_members_in_processes_each_have_a_core_even_beside_other_runs(tmp_path):
+    (tmp_path / "tell.py").write_text(
+        "import os, sys, time; time.sleep(0.5)\n"
+        "open(sys.argv[1], 'w').write(str(os.sched_getaffinity(0)))"
+    )
+    allowed = os.sched_getaffinity(0)
+    places = {seed: tmp_path / str(seed) for seed in range(2 * len(allowed))}
+    script = str(tmp_path / "tell.py")
+    commands = {seed: [sys.executable, script, str(place)] for seed, place in places.items()}
+    run_processes(commands, 2 * len(allowed))
+    told = [places[seed].read_text() for seed in range(len(allowed))]
+    assert sorted(told) == sorted(str({core}) for core in allowed)
+    assert places[len(allowed)].read_text() == str(allowed)  # no core is left for these
 
 
 def test_python_trains_a_group(tmp_path):
