@@ -54,9 +54,6 @@ class DQNConfig(OffPolicyConfig):
     num_updates: int | Literal["auto"] = 50
     """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many
     as its environment steps."""
-    num_initial_steps: int | None = 1_000
-    """Environment steps, by uniform actions, before the first cycle with gradient steps: at least
-    `batch_size` and at most `buffer_size`, which is what None means."""
     n_step: int = 3
     """Rewards summed up before a value is asked for, fewer at an episode's end (Hessel et al.
     2018, arXiv 1710.02298)."""

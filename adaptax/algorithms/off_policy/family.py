@@ -49,7 +49,7 @@ class OffPolicyConfig:
     """Gradient steps of a cycle; `auto`: as many as its environment steps."""
     buffer_size: int = 1_000_000
     """Transitions kept; the oldest make room for new ones."""
-    num_initial_steps: int | None = 10_000
+    num_initial_steps: int | None = 1_000
     """Environment steps, by uniform actions, before the first cycle with gradient steps: at least
     `batch_size` and at most `buffer_size`, which is what None means."""
     batch_size: int = 256
