@@ -186,7 +186,7 @@ def slow_steps(num_lanes: int, num_steps: int, **placement: int) -> Work:
 
 
 def slow_pools(seconds: float) -> dict[str, Any]:
-    """GymPool, ProcessPool and, if Ray is installed, RayPool on an environment of 1 ms a step."""
+    """An environment of 1 ms a step in this process, in workers and, if it is installed, on Ray."""
     contenders = {
         "in process": slow_steps(SLOW_LANES, SLOW_STEPS),
         "1 worker": slow_steps(SLOW_LANES, SLOW_STEPS, num_workers=1),

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -24,8 +25,9 @@ class Counting(gymnasium.Env):
     """Its observation is the step counter; its options say what happens at which count.
 
     `ends_at` and `cut_at` end the episode, `nan_at` and `huge_at` give a NaN and 1e39 as the
-    reward, `raise_at` raises, `exit_at` and `kill_at` end the process, `hang_at` sleeps. With
-    `once`, the name of a file, the process is killed only if there is no such file yet.
+    reward, `raise_at` raises, `exit_at` and `kill_at` end the process, `hang_at` sleeps; every step
+    takes `sleep` seconds. With `once`, the name of a file, the process is killed only if there is
+    no such file yet.
     """
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float32)
@@ -38,6 +40,7 @@ class Counting(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
+        time.sleep(self.options.get("sleep", 0.0))
         if self.at("raise_at"):
             raise RuntimeError("motor on fire")
         if self.at("exit_at"):
@@ -111,3 +114,10 @@ def begun(pool, *tasks: dict):
 def step(pool, num_slots: int):
     """A step of all slots of a pool of Counting, by no action."""
     return pool.step(np.arange(num_slots), np.zeros((num_slots, 2), np.float32))
+
+
+def xla_threads(share) -> tuple[int, str]:
+    """In a worker: threads that XLA computes with, and the type of its numbers."""
+    x = jnp.ones((300, 300)) @ jnp.ones((300, 300))
+    names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("tf_XLAEigen") for name in names), str(x.dtype)

@@ -15,9 +15,6 @@ __all__ = ["Array", "PyTree", "Rollout", "Step", "Transitions", "select", "zero_
 PyTree = Any
 """Nested dicts, tuples and dataclasses of arrays."""
 
-# Here and not beside it, since worker processes know steps and do without JAX.
-jax.tree_util.register_dataclass(Step)
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""What one step of interaction was. Worker processes import it, and do without JAX."""
+"""What one step of interaction was."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+import jax
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
@@ -12,6 +14,7 @@ Array = Any
 """A NumPy or a JAX array."""
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Step:
     """A step of one lane, or of many: leading axes are K slots or [M, N] of members and lanes.

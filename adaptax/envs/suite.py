@@ -24,9 +24,9 @@ class Suite:
     """Held out, never seen in training, where `held_out` says so."""
     make_pool: Callable[[int], Pool]
     """`make_pool(num_slots)` makes a pool of so many environments."""
-    engine: Literal["host", "compiled", "ray"] = "host"
+    engine: Literal["host", "compiled", "workers"] = "host"
     """What runs the loop of policy and environment: Python in this process over any pool, one
-    program over a CompiledPool, or the Ray actors of a RayPool."""
+    program over a CompiledPool, or the workers of a WorkerPool."""
     max_slots: int | None = None
     """Environments that a pool should not exceed, where they take much memory."""
     note: str | None = None

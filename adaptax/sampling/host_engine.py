@@ -14,6 +14,7 @@ from adaptax.core.rng import episode_seeds, lane_keys, lane_numbers
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
 from adaptax.envs.pools.pool import Pool
+from adaptax.envs.pools.workers import Share
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import Actor, is_by_lane
 from adaptax.sampling.statistics import Unfinished
@@ -91,7 +92,7 @@ class Cursor:
 
 
 def host_loop(
-    pool: Pool,
+    pool: Pool | Share,
     actor: Actor,
     cursor: Cursor,
     num_steps: int,

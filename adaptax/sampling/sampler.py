@@ -31,11 +31,11 @@ from adaptax.sampling.draws import (
 )
 from adaptax.sampling.host_engine import Cursor, begin, host_loop
 from adaptax.sampling.in_program import Draw, Outcome, Plan, Standing
-from adaptax.sampling.ray_engine import ray_loop
 from adaptax.sampling.size import check_rollout_fits, check_tasks_fit
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
+from adaptax.sampling.worker_engine import worker_loop
 
-ENGINES: dict[str, Any] = {"host": host_loop, "compiled": compiled_loop, "ray": ray_loop}
+ENGINES: dict[str, Any] = {"host": host_loop, "compiled": compiled_loop, "workers": worker_loop}
 """The loops of policy and environment, by `Suite.engine`."""
 
 

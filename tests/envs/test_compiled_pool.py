@@ -118,7 +118,7 @@ def test_the_suite_says_its_engine_and_an_unknown_one_is_named():
 def test_workers_run_a_compiled_environment_by_the_host_engine():
     tasks = TaskList("t", [{"drift": 1.0}])
     suite = compiled_suite("s", Drifting(), tasks, tasks)
-    assert (suite.engine, placed(suite, num_workers=1).engine) == ("compiled", "host")
+    assert (suite.engine, placed(suite, num_workers=1).engine) == ("compiled", "workers")
 
 
 def test_the_environment_of_the_docs_is_complete():

@@ -123,7 +123,7 @@ def test_a_worker_killed_in_mid_run_is_one_line_and_a_snapshot_and_nothing_else(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
     assert err.startswith("adaptax: worker ")
-    assert "the process was killed by SIGKILL during a " in err
+    assert "the process was killed by SIGKILL" in err
     assert err.count("\n") == 1
     assert Snapshots(run_dir / "snapshots").iterations() != []
     assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adaptax.core.errors import EnvironmentFault
+from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.pools.pool import Pool, Slots
 from adaptax.envs.task import Task
-
-if TYPE_CHECKING:  # worker processes import this module, and do without JAX
-    from adaptax.core.experience import PyTree
 
 _SAVED = ("seeds", "actions", "num_steps", "running", "obs")
 

@@ -7,12 +7,13 @@ auto-reset enters: a step's observation is always what the action led to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from adaptax.core.errors import check, one_line
+from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
@@ -26,9 +27,6 @@ from adaptax.envs.pools.gym_spaces import (
 )
 from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly
 from adaptax.envs.task import Task
-
-if TYPE_CHECKING:  # worker processes import this module, and do without JAX
-    from adaptax.core.experience import PyTree
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from adaptax.core.errors import EnvironmentFault, NotFinite, one_line
+from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
-
-if TYPE_CHECKING:  # worker processes import this module, and do without JAX
-    from adaptax.core.experience import PyTree
-    from adaptax.envs.task import Task
+from adaptax.envs.task import Task
 
 
 class Pool(Protocol):

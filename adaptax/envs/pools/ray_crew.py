@@ -4,48 +4,44 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
-from adaptax.core.experience import PyTree
-from adaptax.envs.pools.pool import Pool
 from adaptax.envs.pools.remote_fault import FaultReport
-from adaptax.envs.task import Task
-
-Work = Callable[..., Any]
-"""`work(pool, slots, *args)`, a function at the top level of a module."""
-MakePool = Callable[[int], Pool]
+from adaptax.envs.pools.workers import Host, LostError, SilentError, jax_settings
 
 
 class RayCrew:
-    """`num_actors` Ray actors of one CPU each, shared by all pools of a suite.
+    """`num_workers` Ray actors of one CPU each.
 
-    A run's pools, for training and for evaluation, take turns: with actors of their own the
-    cluster would need as many CPUs again. It is the cluster that this process is connected to; if
-    there is none, the one that `ray.init()` finds or starts.
+    It is the cluster that this process is connected to; if there is none, the one that `ray.init()`
+    finds or starts. Where none of the actors that owe an answer, to a whole rollout for example,
+    has given one within `timeout` seconds, that is an EnvironmentFault.
     """
 
-    def __init__(self, num_actors: int, start_timeout: float = 120.0) -> None:
-        check(num_actors > 0, f"num_actors must be greater than 0, not {num_actors}")
-        self.num_actors, self.start_timeout = num_actors, start_timeout
+    max_attempts = 3
+
+    def __init__(
+        self, num_workers: int, timeout: float = 1800.0, start_timeout: float = 120.0
+    ) -> None:
+        check(num_workers > 0, f"num_workers must be greater than 0, not {num_workers}")
+        self.num_workers, self.timeout, self.start_timeout = num_workers, timeout, start_timeout
         self.ray: Any = None
         self.actors: list[Any] = []
         self._pools: set[int] = set()
         self._next_pool = 0
 
-    def enter(self) -> int:
-        """A number for a new pool, when all actors have started."""
+    def enter(self, num_workers: int) -> int:
+        """A number for a new pool, when the first so many actors have started."""
         key, self._next_pool = self._next_pool, self._next_pool + 1
         self._pools.add(key)
         try:
-            if not self.actors:
-                self.ray = _connected()
-                self.actors = [self._create() for _ in range(self.num_actors)]
-                for index in range(self.num_actors):
-                    self._await_start(index)
+            self.ray = _connected()
+            new = range(len(self.actors), num_workers)
+            self.actors += [self._create() for _ in new]
+            for index in new:
+                self._await_start(index)
         except BaseException:
             self.leave(key)
             raise
@@ -63,73 +59,63 @@ class RayCrew:
         if not self._pools:
             self.actors = []
 
-    def replace(self, index: int) -> None:
+    def name(self, worker: int) -> str:
+        """What people call it."""
+        return f"Ray actor {worker}"
+
+    def put(self, args: tuple[Any, ...]) -> Any:
+        """Arguments that travel once to every machine."""
+        return self.ray.put(args)
+
+    def send(self, worker: int, method: str, *args: Any) -> Any:
+        """Have an actor do something; gives the reference of its answer."""
+        try:
+            return getattr(self.actors[worker], method).remote(*args)
+        except TypeError as error:
+            problem = f"the environment cannot be sent to a Ray actor: {one_line(error)}"
+            raise ConfigError(problem) from error
+
+    def wait(self, pending: Sequence[Any]) -> Any:
+        """The first of these references whose answer is there."""
+        ready = self.ray.wait(list(pending), timeout=self.timeout)[0]
+        if not ready:
+            raise SilentError(pending[0], f"has not answered within {self.timeout:g} s")
+        return ready[0]
+
+    def answer(self, ticket: Any) -> Any:
+        """What was answered; where it could not even begin, a report."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(ticket)
+        except (errors.RayActorError, errors.ObjectLostError) as error:
+            raise LostError("it was lost") from error
+        except errors.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            return FaultReport(f"cannot begin: {str(cause).splitlines()[0]}", str(error))
+
+    def replace(self, worker: int) -> None:
         """Put a new actor, without pools, in the place of one that was lost."""
-        self.ray.kill(self.actors[index])  # or it lives on, where no more than an answer was lost
-        self.actors[index] = self._create()
-        self._await_start(index)
+        self.ray.kill(self.actors[worker])  # or it lives on, where no more than an answer was lost
+        self.actors[worker] = self._create()
+        self._await_start(worker)
 
     def _create(self) -> Any:
-        remote = self.ray.remote(_Host).options(
-            num_cpus=1,
-            scheduling_strategy="SPREAD",
-            # Policies run beside the environments, on the CPU even where there is a GPU.
-            runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}},
-        )
-        return remote.remote()
+        return self.ray.remote(Host).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
 
     def _await_start(self, index: int) -> None:
-        name = f"Ray actor {index}"
+        name = self.name(index)
         try:
-            self.ray.get(self.actors[index].started.remote(), timeout=self.start_timeout)
+            self.ray.get(
+                self.actors[index].started.remote(jax_settings()), timeout=self.start_timeout
+            )
         except self.ray.exceptions.GetTimeoutError:
             num_cpus = self.ray.cluster_resources().get("CPU", 0)
             raise EnvironmentFault(
                 f"{name} has not started within {self.start_timeout:g} s: the cluster has "
-                f"{num_cpus:g} CPUs, and each of the {self.num_actors} actors takes one"
+                f"{num_cpus:g} CPUs, and each of the {self.num_workers} actors takes one"
             ) from None
         except self.ray.exceptions.RayError as error:
             raise EnvironmentFault(f"{name} could not start: {one_line(error)}") from error
-
-
-class _Host:
-    """What lives in a Ray actor: pools that do the work they are sent."""
-
-    def __init__(self) -> None:
-        self.pools: dict[int, Pool] = {}
-
-    def started(self) -> None:
-        """Answered by an actor that runs."""
-
-    def make(
-        self, key: int, make_pool: MakePool, num_slots: int, saved: PyTree, tasks: Sequence[Task]
-    ) -> FaultReport | None:
-        """Make a pool, in a saved state unless that is None; gives what went wrong, if anything."""
-        try:
-            pool = self.pools[key] = make_pool(num_slots)
-            if saved is not None:
-                pool.restore(saved, tasks)
-        except Exception as error:
-            return FaultReport.of(error)
-        return None
-
-    def run(self, key: int, work: Work, slots: np.ndarray, args: tuple[Any, ...]) -> Any:
-        """What the work gives and the pool's state after it, or what went wrong.
-
-        None if there is no such pool here.
-        """
-        if key not in self.pools:
-            return None
-        pool = self.pools[key]
-        try:
-            return work(pool, slots, *args), pool.save()
-        except Exception as error:
-            return FaultReport.of(error)
-
-    def drop(self, key: int) -> None:
-        """Close a pool."""
-        if key in self.pools:
-            self.pools.pop(key).close()
 
 
 def _connected() -> Any:

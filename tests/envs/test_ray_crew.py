@@ -14,9 +14,9 @@ from counting import Counting, Forgiving, begun, step
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool
-from adaptax.envs.pools.ray import RayPool
 from adaptax.envs.pools.ray_crew import RayCrew
 from adaptax.envs.pools.remote_fault import RemoteTraceback
+from adaptax.envs.pools.workers import WorkerPool
 from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import UniformActor
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.slow
 LANES, HORIZON = 4, 6
 
 
-def new_pool(num_slots: int, make_env=Counting, num_actors: int = 2, **settings) -> RayPool:
+def new_pool(num_slots: int, make_env=Counting, num_actors: int = 2, **settings) -> WorkerPool:
     """A pool with actors of its own."""
     spec = gym_spec(Forgiving if make_env is Forgiving else Counting, 9)
     crew = RayCrew(num_actors, **settings)
-    return RayPool(partial(GymPool, make_env, spec), spec, crew, num_slots)
+    return WorkerPool(partial(GymPool, make_env, spec), spec, crew, num_slots)
 
 
-def started(*tasks: dict) -> RayPool:
+def started(*tasks: dict) -> WorkerPool:
     """A pool with an episode begun in as many slots as there are tasks."""
     return begun(new_pool(len(tasks)), *tasks)
 
@@ -99,9 +99,9 @@ def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):
 
 def test_an_actor_that_hangs_is_an_error_and_ends(local_ray):
     spec = gym_spec(Counting, 9)
-    pool = RayPool(partial(GymPool, Counting, spec), spec, RayCrew(2), 2, timeout=30.0)
+    pool = WorkerPool(partial(GymPool, Counting, spec), spec, RayCrew(2, timeout=30.0), 2)
     begun(pool, {}, {"hang_at": 1})
-    pool._timeout = 2.0
+    pool._crew.timeout = 2.0
     with pytest.raises(EnvironmentFault, match=r"Ray actor 1 .* has not answered within 2 s"):
         step(pool, 2)
     assert free_cpus(local_ray) == 2.0
@@ -170,16 +170,6 @@ def test_more_actors_than_the_cluster_has_room_for_are_an_error(local_ray):
     with pytest.raises(EnvironmentFault, match=r"Ray actor . .*the cluster has 2 CPUs, and each"):
         new_pool(3, num_actors=3, start_timeout=10.0)
     assert free_cpus(local_ray) == 2.0
-
-
-def test_workers_may_live_in_ray_actors(local_ray):
-    family = gym_suite("s", Counting, train=[{}], horizon=HORIZON)
-    both = placed(family, num_workers=1, num_ray_actors=1)
-    samplers = [Sampler(f, f.train, 0, "train") for f in (family, both)]
-    actor = UniformActor(family.spec.action)
-    one, other = (s.episodes(actor, family.train.tasks, 2, 2) for s in samplers)
-    assert_same([other], [one])
-    samplers[1].close()
 
 
 def test_pools_share_actors_and_their_loss(local_ray, tmp_path):

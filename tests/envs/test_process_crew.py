@@ -8,22 +8,27 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import heap
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import psutil
 import pytest
-from counting import Counting, Random, begun, step
+from counting import Counting, Random, begun, step, xla_threads
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
-from adaptax.envs.pools.process import ProcessPool
+from adaptax.envs.pools.process_crew import GRACE_SECONDS, ProcessCrew, Worker
 from adaptax.envs.pools.remote_fault import RemoteTraceback
+from adaptax.envs.pools.workers import WorkerPool
 from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.sampler import Sampler
 
 TESTS = Path(__file__).parents[1]
 SEARCHED = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -38,10 +43,15 @@ def maker(make_env=Counting, horizon: int = 9, **params):
     return partial(GymPool, make_env, spec), spec
 
 
-def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> ProcessPool:
+def in_workers(make_pool, spec, num_workers: int, num_slots: int, **settings) -> WorkerPool:
+    """A pool with workers of its own."""
+    return WorkerPool(make_pool, spec, ProcessCrew(num_workers, **settings), num_slots)
+
+
+def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> WorkerPool:
     """A pool with an episode begun in as many slots as there are tasks."""
     make_pool, spec = maker()
-    return begun(ProcessPool(make_pool, spec, num_workers, len(tasks), timeout), *tasks)
+    return begun(in_workers(make_pool, spec, num_workers, len(tasks), timeout=timeout), *tasks)
 
 
 def children() -> set[int]:
@@ -75,7 +85,7 @@ def new_children():
 def pools():
     """A pool in this process, and the same with 1, 2 and 3 workers."""
     make_pool, spec = maker(Random, drift=0.0)
-    workers = [ProcessPool(make_pool, spec, n, NUM_SLOTS) for n in (1, 2, 3)]
+    workers = [in_workers(make_pool, spec, n, NUM_SLOTS) for n in (1, 2, 3)]
     yield [make_pool(NUM_SLOTS), *workers]
     for pool in workers:
         pool.close()
@@ -148,21 +158,8 @@ def test_results_are_copies_of_shared_memory():
 
 def test_more_workers_than_slots_are_not_started():
     pool = started(7, {}, {})
-    assert len(pool._workers) == 2
+    assert len(pool._crew.workers) == 2
     pool.close()
-
-
-def test_workers_do_without_jax():
-    program = """
-        import sys
-        import adaptax.core.step, adaptax.envs.pools.process, adaptax.envs.pools.vector
-        import adaptax.envs.suites.gym  # whose suites a script makes, and workers run it again
-        print("jax" in sys.modules)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
-    )
-    assert done.stdout == "False\n"
 
 
 def test_an_exception_comes_back_with_its_traceback_within_a_second():
@@ -204,8 +201,8 @@ def test_a_fault_ends_the_pool(new_children):
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        ("kill_at", r"worker 1 \(slots 2 to 2\): the process was killed by SIGKILL during a step"),
-        ("exit_at", r"worker 1 \(slots 2 to 2\): the process ended with code 3 during a step"),
+        ("kill_at", r"worker 1 \(slots 2 to 2\): the process was killed by SIGKILL"),
+        ("exit_at", r"worker 1 \(slots 2 to 2\): the process ended with code 3"),
     ],
 )
 def test_a_worker_that_dies_is_an_error(event, message):
@@ -216,7 +213,7 @@ def test_a_worker_that_dies_is_an_error(event, message):
 
 def test_a_worker_killed_between_two_steps_is_an_error():
     pool = started(2, {}, {})
-    victim = pool._workers[0].process
+    victim = pool._crew.workers[0].process
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 0\): .* SIGKILL"):
@@ -225,7 +222,7 @@ def test_a_worker_killed_between_two_steps_is_an_error():
 
 def test_a_worker_that_hangs_is_an_error():
     pool = started(2, {}, {"hang_at": 1}, timeout=1.0)
-    with pytest.raises(EnvironmentFault, match=r"worker 1 .* not answered a step within 1 s"):
+    with pytest.raises(EnvironmentFault, match=r"worker 1 .* not taken a step within 1 s"):
         step(pool, 2)
 
 
@@ -264,14 +261,14 @@ def broken() -> Counting:
 def test_an_environment_that_cannot_be_made_is_an_error():
     _, spec = maker()
     with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 1\): OSError: no display"):
-        ProcessPool(partial(GymPool, broken, spec), spec, 1, 2)
+        in_workers(partial(GymPool, broken, spec), spec, 1, 2)
 
 
 @pytest.mark.parametrize(("num_workers", "num_slots"), [(0, 2), (2, 0)])
 def test_sizes_must_be_positive(num_workers, num_slots):
     make_pool, spec = maker()
     with pytest.raises(ConfigError, match="must be greater than 0, not 0"):
-        ProcessPool(make_pool, spec, num_workers, num_slots)
+        in_workers(make_pool, spec, num_workers, num_slots)
 
 
 def test_close_ends_workers_and_can_be_called_again(new_children):
@@ -294,12 +291,95 @@ def test_an_interrupt_in_mid_step_ends_the_workers(new_children):
     pool = started(1, {"hang_at": 1})
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    asked = time.perf_counter()
     try:
         with pytest.raises(KeyboardInterrupt):
             step(pool, 1)
     finally:
         signal.signal(signal.SIGINT, before)
+    assert time.perf_counter() - asked < 0.3 + GRACE_SECONDS  # it is not waited for
     assert new_children() == set()
+
+
+def sampler(crew: ProcessCrew, params: dict, horizon: int = 9) -> Sampler:
+    """Of one task in workers of `crew`."""
+    family = gym_suite("s", Counting, train=[params], horizon=horizon)
+    pool = partial(WorkerPool, family.make_pool, family.spec, crew)
+    family = replace(family, make_pool=pool, engine="workers")
+    return Sampler(family, family.train, 0, "train")
+
+
+def steps(sampler: Sampler, num_steps: int, num_lanes: int = 2) -> Any:
+    actor = UniformActor(sampler.spec.action)
+    return sampler.steps(actor, sampler.tasks.tasks, num_lanes, num_steps)
+
+
+def test_a_worker_is_told_as_often_for_many_steps_as_for_one(monkeypatch):
+    told = []
+    ask = Worker.ask
+    monkeypatch.setattr(Worker, "ask", lambda self, *job: (told.append(job[0]), ask(self, *job)))
+    crew = ProcessCrew(2)
+    mine = sampler(crew, {})
+    steps(mine, 1)
+    told.clear()
+    steps(mine, 1)
+    assert told == ["run", "run"]
+    steps(mine, 40)
+    assert told == ["run"] * 4
+    mine.close()
+
+
+def test_a_fault_in_one_pool_leaves_another_where_it_stood(new_children):
+    crew, alone = ProcessCrew(2), ProcessCrew(2)
+    broken, other, expected = (
+        sampler(c, p) for c, p in zip((crew, crew, alone), ({"raise_at": 5}, {}, {}), strict=True)
+    )
+    steps(other, 3), steps(expected, 3)
+    with pytest.raises(EnvironmentFault, match="motor"):
+        steps(broken, 9)
+    np.testing.assert_array_equal(steps(other, 4).obs, steps(expected, 4).obs)
+    assert len(new_children()) == 4
+    for each in (other, expected, broken):
+        each.close()
+
+
+def test_a_worker_that_hangs_in_a_long_call_is_an_error_and_one_that_does_not_is_none():
+    crew = ProcessCrew(1, timeout=0.5)
+    slow = sampler(crew, {"sleep": 0.05}, horizon=99)
+    begun = time.perf_counter()
+    steps(slow, 1, num_lanes=1)
+    crew.timeout = 0.5
+    steps(slow, 20, num_lanes=1)
+    assert time.perf_counter() - begun > 2 * crew.timeout
+    slow.close()
+    hanging = sampler(crew, {"hang_at": 3})
+    with pytest.raises(EnvironmentFault, match=r"worker 0 .* not taken a step within 0.5 s"):
+        steps(hanging, 9, num_lanes=1)
+
+
+def test_a_policy_that_cannot_be_sent_is_one_line(new_children):
+    @jax.tree_util.register_dataclass
+    @dataclass(frozen=True)
+    class Local(UniformActor):
+        """Defined where no worker can import it."""
+
+    mine = sampler(ProcessCrew(1), {})
+    with pytest.raises(ConfigError, match=r"policy cannot be sent to a worker .*top level") as e:
+        mine.steps(Local(mine.spec.action), mine.tasks.tasks, 1, 1)
+    assert "\n" not in str(e.value)
+    assert new_children() == set()
+
+
+def test_a_workers_policy_has_one_thread_and_the_parents_precision(monkeypatch):
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES")  # for tests: a thread for each of two devices
+    make_pool, spec = maker()
+    pool = in_workers(make_pool, spec, 1, 1)
+    with jax.enable_x64(True):
+        other = in_workers(make_pool, spec, 1, 1)
+    assert pool.run(xla_threads) == [(1, "float32")]
+    assert other.run(xla_threads) == [(1, "float64")]
+    pool.close()
+    other.close()
 
 
 OWNER = """
@@ -308,14 +388,15 @@ OWNER = """
     import numpy as np
     from counting import PLAIN, Counting
     from adaptax.envs.pools.gym import GymPool
-    from adaptax.envs.pools.process import ProcessPool
+    from adaptax.envs.pools.process_crew import ProcessCrew
+    from adaptax.envs.pools.workers import WorkerPool
     from adaptax.envs.suites.gym import gym_spec
 
     if __name__ == "__main__":
         spec = gym_spec(Counting, 9)
-        pool = ProcessPool(partial(GymPool, Counting, spec), spec, 2, 2)
+        pool = WorkerPool(partial(GymPool, Counting, spec), spec, ProcessCrew(2), 2)
         pool.reset(np.arange(2), np.zeros(2, np.uint32), [PLAIN] * 2)
-        print(*(worker.process.pid for worker in pool._workers), flush=True)
+        print(*(worker.process.pid for worker in pool._crew.workers.values()), flush=True)
         {ending}
 """
 ENDINGS = {
@@ -375,4 +456,4 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     env = {**os.environ, "PYTHONPATH": SEARCHED}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
     assert done.returncode == 1
-    assert "during a start; a script that starts workers does so under `if __name__" in done.stderr
+    assert "at its start; a script that starts workers does so under `if __name__" in done.stderr
