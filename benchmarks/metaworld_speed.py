@@ -27,13 +27,14 @@ import mujoco
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from adaptax.core.spec import Continuous
+from adaptax.algorithms.meta.rl2_ppo import RL2PPO, RL2PPOConfig
+from adaptax.core.rng import lane_keys, lane_numbers
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
-from adaptax.networks.heads import MLPPolicy
-from adaptax.sampling.actors import PolicyActor
+from adaptax.networks.memory import MemoryConfig
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 NUM_TASKS = 10
@@ -42,11 +43,11 @@ Work = Callable[[], int]
 """Does a piece of work and gives how many environment steps it was."""
 
 
-def policy_actor(suite: Suite) -> PolicyActor:
-    """A Gaussian policy of two layers of 64."""
-    policy = MLPPolicy((64, 64), Continuous(suite.spec.action.size))
-    obs = np.zeros((1, suite.spec.observation_size), np.float32)
-    return PolicyActor(policy.init(jax.random.key(0), obs), policy)
+def policy_actor(suite: Suite) -> Actor:
+    """RL2's, with a GRU of 128 units."""
+    config = RL2PPOConfig(meta_batch_size=40, memory=MemoryConfig("gru", 128))
+    agent = RL2PPO(config, suite.spec)
+    return agent.actor(agent.init(jax.random.key(0)))
 
 
 def sampler(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], None]]:
@@ -86,15 +87,17 @@ def async_vector_env(suite: Suite, num_lanes: int) -> tuple[Work, Callable[[], N
     makers = [partial(their_env, task, horizon) for task in tasks]
     envs = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
     actor = policy_actor(suite)
-    act = jax.jit(lambda obs, key: actor.act({}, obs[None], key)[0][0])
-    keys = jax.random.split(jax.random.key(0), horizon)
+    lanes = lane_numbers(1, num_lanes)
+    act = jax.jit(lambda carry, obs, t: actor.act(carry, obs[None], lane_keys(key, t, lanes)))
+    key = jax.random.key(0)
     obs, _ = envs.reset(seed=0)
 
     def episode() -> int:
         nonlocal obs
-        for key in keys:
-            action = np.clip(np.asarray(act(obs.astype(np.float32), key)), -1.0, 1.0)
-            obs, *_ = envs.step(action)
+        carry = actor.begin(1, num_lanes, key)
+        for t in range(horizon):
+            action, carry, _ = act(carry, obs.astype(np.float32), np.uint32(t))
+            obs, *_ = envs.step(np.clip(np.asarray(action)[0], -1.0, 1.0))
         return horizon * num_lanes
 
     return episode, envs.close
