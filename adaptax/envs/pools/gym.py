@@ -125,4 +125,5 @@ class GymPool:
         return reward, terminated, truncated, success
 
     def _require_finite(self, slot: int, values: np.ndarray | float, what: str) -> None:
-        self._log.require_finite(np.asarray(values)[None], np.array([slot]), what)
+        if not np.isfinite(values).all():
+            self._log.require_finite(np.asarray(values)[None], np.array([slot]), what)

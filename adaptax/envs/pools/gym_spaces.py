@@ -98,6 +98,8 @@ def as_float32(values: Any, what: str) -> np.ndarray:
 
 def as_flag(value: Any, what: str) -> bool:
     """A truth value of an environment; raises a TypeError where it is not a single one."""
+    if type(value) is bool:
+        return value
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise TypeError(f"{what} is {reprlib.repr(value)}, not True or False")
