@@ -30,7 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(RAY_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[dev,ray,mlflow,trackio]'
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)
@@ -52,7 +53,7 @@ test: $(STAMP) ## The tests, under ten minutes on two cores
 HOST_TESTS := $(addprefix tests/envs/test_,locomotion.py half_cheetah.py half_cheetah_run.py ant.py \
 	humanoid.py walker_hopper_swimmer.py task_models.py)
 
-test-slow: $(RAY_STAMP) ## Learning thresholds, variations and long runs, Ray among them
+test-slow: $(RAY_STAMP) ## Learning thresholds, variations, long runs, Ray, all trackers
 	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" \
 		$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS:%=--ignore=%)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS)

@@ -61,9 +61,15 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.build import make_algorithm as make_algorithm
     from adaptax.experiment.build import make_suite as make_suite
     from adaptax.experiment.build import train as train
+    from adaptax.experiment.callbacks import Callback as Callback
+    from adaptax.experiment.callbacks import EarlyStopping as EarlyStopping
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
     from adaptax.experiment.group import Group as Group
+    from adaptax.experiment.trackers import MLflow as MLflow
+    from adaptax.experiment.trackers import TensorBoard as TensorBoard
+    from adaptax.experiment.trackers import Trackio as Trackio
+    from adaptax.experiment.trackers import WandB as WandB
     from adaptax.experiment.trainer import Trainer as Trainer
     from adaptax.experiment.trainer_config import TrainerConfig as TrainerConfig
 
@@ -81,9 +87,15 @@ _MODULES = {
     "make_algorithm": "adaptax.experiment.build",
     "make_suite": "adaptax.experiment.build",
     "train": "adaptax.experiment.build",
+    "Callback": "adaptax.experiment.callbacks",
+    "EarlyStopping": "adaptax.experiment.callbacks",
     "Evaluator": "adaptax.experiment.evaluator",
     "EvaluatorConfig": "adaptax.experiment.evaluator",
     "Group": "adaptax.experiment.group",
+    "MLflow": "adaptax.experiment.trackers",
+    "TensorBoard": "adaptax.experiment.trackers",
+    "Trackio": "adaptax.experiment.trackers",
+    "WandB": "adaptax.experiment.trackers",
     "Trainer": "adaptax.experiment.trainer",
     "TrainerConfig": "adaptax.experiment.trainer_config",
 }

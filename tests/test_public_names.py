@@ -29,6 +29,7 @@ NAMES = {
         "EvaluatorConfig",
     ),
     *("Algorithm", "Env", "Step", "Rollout"),
+    *("Callback", "EarlyStopping", "TensorBoard", "WandB", "MLflow", "Trackio"),
 }
 TIMED = """
 import time

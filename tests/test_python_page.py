@@ -32,7 +32,8 @@ def test_the_code_runs(example, tmp_path, monkeypatch, capsys):
     for number in (20, 10):
         source = source.replace(f"num_iterations={number}", f"num_iterations={number // 10}")
     exec(compile(source, "python.md", "exec", dont_inherit=True), names)
-    assert float(capsys.readouterr().out.split()[-1]) < 0
+    (printed,) = re.findall(r"^-?[\d.]+$", capsys.readouterr().out, flags=re.M)
+    assert float(printed) < 0
     assert [rollout.reward.shape for rollout in names["history"]] == 3 * [(1, 1, 50)]
     action, _ = names["agent"].act(names["carry"], np.zeros(3))
     assert action.shape == (1,)

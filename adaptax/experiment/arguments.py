@@ -177,6 +177,8 @@ ELSEWHERE = {
     "max-iter": "--num-iterations",
     "eval-freq": "--evaluation-interval",
     "save-dir": "--run-dir",
+    "tensorboard": "--trackers",
+    "tensorboard-log": "--trackers",
     "n-steps": "--algorithm.num-steps",
     "n-envs": "--algorithm.num-lanes",
     "n-epochs": "--algorithm.num-epochs",

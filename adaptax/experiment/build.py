@@ -15,6 +15,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
+from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.group import Group, member_dir
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import read_config
@@ -81,13 +82,15 @@ def train(
     suite: Mapping[str, Any] | None = None,
     networks: Any = None,
     seeds: Sequence[int] | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Trainer | Group:
     """Train an algorithm on a suite, each an object or a registered name; the trainer afterwards.
 
     `algorithm` and `suite` are settings of what is named, `networks` the algorithm's, all others
-    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE. With `seeds`, range(8)
-    say, it is a group of runs, one a seed, in one program where the environment compiles.
+    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE, and calls `callbacks`.
+    With `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the
+    environment compiles.
     """
     chosen = suite_or_name
     if isinstance(chosen, str):
@@ -105,9 +108,9 @@ def train(
     config = from_dict(TrainerConfig, settings, where="trainer")
     trainer: Trainer | Group
     if seeds is None:
-        trainer = Trainer(config, agent, chosen)
+        trainer = Trainer(config, agent, chosen, callbacks)
     else:
-        trainer = Group(config, seeds, agent, chosen)
+        trainer = Group(config, seeds, agent, chosen, callbacks)
     try:
         trainer.run()
     except BaseException:
@@ -134,13 +137,14 @@ def load_run(
     networks: Any = None,
     in_process: bool = False,
     num_workers: int | None = None,
+    callbacks: Sequence[Callback] = (),
     **changes: Any,
 ) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
     `networks` are those that it was trained with, where they were one's own. `in_process` has
     environments in this process, wherever the run has them; `num_workers` in so many processes,
-    where the suite has a say in that.
+    where the suite has a say in that. `callbacks` are those that it was trained with, or others.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
@@ -168,7 +172,8 @@ def load_run(
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
     settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
-    return Trainer(from_dict(TrainerConfig, settings, where="trainer"), algorithm, suite)
+    config = from_dict(TrainerConfig, settings, where="trainer")
+    return Trainer(config, algorithm, suite, callbacks)
 
 
 def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:

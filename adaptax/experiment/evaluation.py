@@ -230,3 +230,22 @@ def tasks_in_words(row: dict[str, Any]) -> str:
     if row.get("held_out", True):
         return "held-out task" if single else "held-out tasks"
     return "task" if single else "tasks (as in training)"
+
+
+def evaluation_in_words(row: dict[str, Any], seconds: float) -> str:
+    """A line about the row of an evaluation that took so long."""
+    first, last = row["episodes"][0], row["episodes"][-1]
+    figure = f"return {_with_interval(last, 'return')}"
+    if len(row["episodes"]) > 1:
+        figure += f" in episode {last['index']} (first {first['return_mean']:.4g})"
+    parts = [figure, f"{seconds:.1f} s"]
+    if last["success_mean"] is not None:
+        parts.insert(1, f"success {_with_interval(last, 'success')}")
+    on = f"{row['num_tasks']} {tasks_in_words(row)}"
+    return f"evaluation at iteration {row['iteration']}, {on}: {' | '.join(parts)}"
+
+
+def _with_interval(episode: dict[str, Any], name: str) -> str:
+    interval = episode[f"{name}_ci"]
+    text = f"{episode[f'{name}_mean']:.4g}"
+    return text if interval is None else f"{text} [{interval[0]:.4g}, {interval[1]:.4g}]"

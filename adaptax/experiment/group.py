@@ -8,6 +8,7 @@ as one after another. On an accelerator the seeds are one more axis of its array
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,12 @@ from adaptax.core.experience import PyTree
 from adaptax.core.files import parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
 from adaptax.envs.suite import Suite
+from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.run_dir import GROUP, make_run_dir, writing
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
-from adaptax.experiment.trainer import Trainer, Training
+from adaptax.experiment.trainer import Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.draws import Counted
 
@@ -47,13 +50,16 @@ class Group:
         seeds: Sequence[int],
         algorithm: Algorithm[Any, Any],
         suite: Suite,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
+        """Each seed has copies of the callbacks."""
         self.config, self.seeds, self.run_dir = config, checked_seeds(seeds), Path(config.run_dir)
         self.members = [
             Trainer(
                 replace(config, run_dir=str(member_dir(self.run_dir, seed)), seed=seed, quiet=True),
                 algorithm,
                 suite,
+                copy.deepcopy(callbacks),
             )
             for seed in self.seeds
         ]
@@ -134,6 +140,8 @@ class Group:
         note = self.members[0].suite.note
         if note is not None and not self.config.quiet:
             say(note, sys.stdout)
+        for member in self.members:
+            member.tell = partial(self._tell, progress, member.config.seed)
         ended: dict[int, Metrics] = {}
         asked, self._interrupted = dict(enumerate(trainings)), False
         self._answers: dict[int, Any] = dict.fromkeys(asked)
@@ -155,12 +163,14 @@ class Group:
                 raise
         if self._interrupted:
             say(f"stopped; go on with: adaptax resume {self.run_dir}", sys.stderr)
+        elif not self.config.quiet:
+            say(whats_next(self.run_dir), sys.stdout)
         return [ended[i] for i in range(len(trainings))]
 
     def _leave(self, asked: dict[int, Training], error: BaseException) -> None:
         """Have members write what they have made; the others end by the error."""
         for i, training in asked.items():
-            self.members[i].stop()
+            self.members[i].break_off()
             with contextlib.suppress(Exception, KeyboardInterrupt):
                 if i in self._answers:
                     training.send(self._answers[i])
@@ -229,12 +239,16 @@ class Group:
         counts = ("iteration", "num_steps", "num_episodes")
         progress.update({**mean, **{n: round(mean[n]) for n in counts}})
 
+    @staticmethod
+    def _tell(progress: Progress, seed: int, line: str) -> None:
+        progress.tell(f"seed {seed}: {line}")
+
     def _interrupt(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt(self._parting())
         self._interrupted = True
         for member in self.members:
-            member.stop()
+            member.break_off()
 
     def _parting(self) -> str:
         """What an end at once says."""

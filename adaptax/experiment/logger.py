@@ -1,16 +1,12 @@
-"""What a run writes down while it goes: rows of JSON, and TensorBoard files on request."""
+"""What a run writes down while it goes: rows of JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import socket
-import struct
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,13 +28,7 @@ class RunLog:
     does not take waits, in order, for the next row or `flush`; and all while the log is `held`.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        tensorboard: bool = False,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, run_dir: Path, *, check: Callable[[], None] = lambda: None) -> None:
         self.run_dir = run_dir
         self.held = False
         """Whether rows wait for a `flush` after this is False again."""
@@ -46,21 +36,16 @@ class RunLog:
         """Called before anything is written; raises where nothing must be."""
         self._files: dict[str, IO[bytes]] = {}
         self._waiting: dict[str, list[bytes]] = {PROGRESS: [], EVALUATIONS: []}
-        self._late: set[str] = set()
-        """What has to wait, and has been said to."""
-        self._board = EventFile() if tensorboard else None
-        self._board_rows: list[bytes] = []
+        self._is_late = False
+        """Whether rows have to wait, and have been said to."""
 
     def log(self, row: Row) -> None:
         """Append a row of training: `iteration`, `num_steps`, ..., `train/...`."""
-        self._append(PROGRESS, row, row)
+        self._append(PROGRESS, row)
 
     def log_evaluation(self, row: Row) -> None:
         """Append a row of an evaluation: `iteration`, `num_steps`, `episodes`, `tasks`, ..."""
-        returns = {
-            f"evaluate/return/episode_{e['index']}": e["return_mean"] for e in row["episodes"]
-        }
-        self._append(EVALUATIONS, row, returns)
+        self._append(EVALUATIONS, row)
 
     def truncate(self, iteration: int, evaluation_iteration: int | None = None) -> None:
         """Cut both files back to rows up to `iteration`, byte for byte; a half-written line goes.
@@ -76,8 +61,6 @@ class RunLog:
                 kept = [line for line, row in _lines(path) if row["iteration"] <= last]
                 with writing(path), replacing(path) as file:
                     file.write(b"".join(kept))
-        if self._board is not None:
-            self._board_rows = [self._board.begin(iteration + 1)]
 
     def flush(self) -> None:
         """Write the rows that wait; raises a DiskError that names the file if it still cannot."""
@@ -99,28 +82,18 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _append(self, name: str, row: Row, figures: Row) -> None:
-        rows = self._waiting[name]
-        rows.append(json.dumps(_plain(row), allow_nan=False).encode() + b"\n")
-        if self._board is not None:
-            self._board_rows.append(self._board.event(row["iteration"], _plain(figures)))
-        with self._going_on("rows"):
-            self.flush()
-        if self._board is not None and not self.held:
-            with self._going_on("events"):
-                self._write_all(self._board.name, self._board_rows)
-
-    @contextmanager
-    def _going_on(self, what: str) -> Iterator[None]:
-        """Have what cannot be written wait, and say so the first time."""
+    def _append(self, name: str, row: Row) -> None:
+        """Write a row; what cannot be written waits, and the first time that is said."""
+        line = json.dumps(_plain(row), allow_nan=False).encode() + b"\n"
+        self._waiting[name].append(line)
         try:
-            yield
+            self.flush()
         except DiskError as error:
-            if what not in self._late:
-                warnings.warn(f"{error}; the run goes on and tries again", stacklevel=5)
-            self._late.add(what)
+            if not self._is_late:
+                warnings.warn(f"{error}; the run goes on and tries again", stacklevel=4)
+            self._is_late = True
         else:
-            self._late.discard(what)
+            self._is_late = False
 
     def _write_all(self, name: str, rows: list[bytes]) -> None:
         with writing(self.run_dir / name):
@@ -163,50 +136,6 @@ def row_of(path: Path, iteration: int) -> Row | None:
 def read_rows(path: Path) -> list[Row]:
     """The complete rows of a log file, none where it does not exist (yet)."""
     return [row for _, row in _lines(path)] if path.exists() else []
-
-
-class EventFile:
-    """What a file of TensorBoard's holds: a record for each row, as bytes."""
-
-    def __init__(self) -> None:
-        try:
-            import tensorboardX  # noqa: F401
-            from tensorboardX.proto import event_pb2, summary_pb2
-            from tensorboardX.record_writer import masked_crc32c
-        except ImportError as error:
-            raise AdaptaxError(
-                "TensorBoard logs need tensorboardX: pip install 'adaptax[tensorboard]'"
-            ) from error
-        self._proto, self._summary, self._checksum = event_pb2, summary_pb2, masked_crc32c
-        self._begun = False
-        started = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
-        self.name = f"tensorboard/events.out.tfevents.{started}"
-
-    def begin(self, step: int | None = None) -> bytes:
-        """The first record; it has TensorBoard forget what older files have from `step` on."""
-        self._begun = True
-        first = self._record(file_version="brain.Event:2")
-        if step is None:
-            return first
-        start = self._proto.SessionLog(status=self._proto.SessionLog.START)
-        return first + self._record(step=step, session_log=start)
-
-    def event(self, iteration: int, figures: Row) -> bytes:
-        """The record of every number of `figures`."""
-        first = b"" if self._begun else self.begin()
-        values = [
-            self._summary.Summary.Value(tag=name, simple_value=value)
-            for name, value in figures.items()
-            if isinstance(value, (int, float))
-        ]
-        summary = self._summary.Summary(value=values)
-        return first + self._record(step=int(iteration), summary=summary)
-
-    def _record(self, **fields: Any) -> bytes:
-        data = self._proto.Event(wall_time=time.time(), **fields).SerializeToString()
-        length = struct.pack("<Q", len(data))
-        checksums = [struct.pack("<I", self._checksum(part)) for part in (length, data)]
-        return length + checksums[0] + data + checksums[1]
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:

@@ -76,6 +76,16 @@ class Progress:
                 self._begun = None
                 self._show(row)
 
+    def tell(self, line: str) -> None:
+        """Show a line that stays."""
+        if self._quiet:
+            return
+        with self._lock:
+            if self._bar is not None:
+                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            else:
+                say(line, sys.stdout)
+
     def _show(self, row: Row) -> None:
         now = time.monotonic()
         if len(self._recent) > 1 and now - self._recent[-2][0] < 1.0:

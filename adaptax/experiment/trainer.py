@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
+from adaptax.experiment.callbacks import Callback, Callbacks
 from adaptax.experiment.console import say
-from adaptax.experiment.evaluation import Evaluation
+from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
 from adaptax.experiment.progress import Progress
@@ -57,9 +58,18 @@ MOST_SKIPPED = 10
 
 
 class Trainer:
-    """Trains one algorithm on one suite; all of it lives in `config.run_dir`."""
+    """Trains one algorithm on one suite; all of it lives in `config.run_dir`.
 
-    def __init__(self, config: TrainerConfig, algorithm: Algorithm[Any, Any], suite: Suite) -> None:
+    It calls `callbacks`, and those that the config names after them.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        algorithm: Algorithm[Any, Any],
+        suite: Suite,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
         self.config, self.algorithm, self.suite = config, algorithm, suite
         self.run_dir = Path(config.run_dir)
         self.iteration = 0
@@ -70,8 +80,11 @@ class Trainer:
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
         self.alone = True
         """Whether it listens to Ctrl-C and says where it stopped, as a group does for all."""
+        self.tell: Callable[[str], None] | None = None
+        """Shows a line; None: the run's own console does."""
+        self._given = self.callbacks = Callbacks(callbacks)
         self._hold: Hold | None = None
-        self._description: dict[str, Any] = {}
+        self.recorded: dict[str, Any] = {}
         """What `config.json` of the run holds."""
         self._last: Metrics = {}
         self.seconds_each = 0.0
@@ -110,6 +123,7 @@ class Trainer:
     def from_the_start(self) -> Training:
         """A run, but for its iterations: it asks for some, and takes their rows."""
         overwrite, self._log = self.config.overwrite, self._new_log()
+        self._renew_callbacks()
         check_run_dir(self.run_dir, overwrite=overwrite)
         state = self.algorithm.initial_state(named_key(self.config.seed, "init"))  # if it can be
         make_run_dir(self.run_dir)
@@ -121,7 +135,7 @@ class Trainer:
             self.state = state
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
-                begin_run(self.run_dir, self._description)
+                begin_run(self.run_dir, self.recorded)
             return (yield from self._train())
 
     def from_snapshot(self, newest: int | None = None) -> Training:
@@ -130,6 +144,7 @@ class Trainer:
         0 stands for the start.
         """
         self._log = self._new_log()
+        self._renew_callbacks()
         with locked(self.run_dir) as self._hold:
             if newest == 0 or self.ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -156,8 +171,13 @@ class Trainer:
                 self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
                 if not self._last:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
-            write_config(self.run_dir, self._description)
+            write_config(self.run_dir, self.recorded)
             return (yield from self._train())
+
+    def _renew_callbacks(self) -> None:
+        """Have all callbacks as before any run."""
+        self._given.restart()
+        self.callbacks = self._given.with_shipped(self.config)
 
     def _tell_of_the_suite(self) -> None:
         if self.suite.note is not None and not self.config.quiet:
@@ -170,7 +190,7 @@ class Trainer:
         way, which only training goes on with, and which not every environment can take up again.
         """
         refuse_links(self.run_dir)
-        self._snapshots.owner = self._owner(recorded_config(self.run_dir))
+        self._take_description(recorded_config(self.run_dir))
         self._check_networks()
         for iteration, tree in self._snapshots.newest():
             if newest is not None and iteration > newest:
@@ -181,6 +201,8 @@ class Trainer:
                 self.state = unflatten(template, tree.get("state", {}))
                 self.sampler.restore(tree["sampler"], episodes=episodes)
                 self.iteration, self._seconds = iteration, float(tree["seconds"])
+            if episodes:
+                self.callbacks.restore(tree.get("callbacks", {}), self.run_dir)
             return
         raise SnapshotError(
             f"{self.run_dir} has no snapshot that can be read; train it again with --overwrite"
@@ -224,14 +246,14 @@ class Trainer:
     def _from_the_start(self) -> None:
         """Forget what was trained before."""
         self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
-        self._last, self._unsaved, self._interrupted = {}, None, False
+        self._last, self._unsaved, self._interrupted, self._stopped = {}, None, False, ""
         self._one_by_one, self.seconds_each = 0, 0.0
         self.sampler.restart()
         self.sampler.statistics.take()
 
     def _take_description(self, description: dict[str, Any]) -> None:
         """Take what `config.json` is to hold, which tells whose snapshots are this run's."""
-        self._description = description
+        self.recorded = description
         self._snapshots.owner = self._owner(description)
 
     def _owner(self, description: dict[str, Any]) -> dict[str, Any]:
@@ -260,18 +282,19 @@ class Trainer:
         return not self._log.held and row_of(log, self.iteration) is not None
 
     def _new_log(self) -> RunLog:
-        return RunLog(self.run_dir, tensorboard=self.config.tensorboard, check=self._check_hold)
+        return RunLog(self.run_dir, check=self._check_hold)
 
     def _check_hold(self) -> None:
         """Stop where another run has the directory."""
         if self._hold is not None:
-            self._hold.keep(self._description)
+            self._hold.keep(self.recorded)
 
     def _train(self) -> Training:
-        config, log, self._interrupted = self.config, self._log, False
+        config, log = self.config, self._log
+        self._interrupted, self._stopped = False, ""
         limits = config.limits()
-        progress = Progress(limits, quiet=config.quiet)
-        with log, progress, self._signals():
+        self._progress = progress = Progress(limits, quiet=config.quiet)
+        with log, progress, self._signals(), self.callbacks.running(self):
             if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
@@ -279,13 +302,15 @@ class Trainer:
                 rows = yield limits
                 self._replace_old_run()
                 for row in rows:
-                    log.log(row)
+                    self.callbacks.on_row(self, row, log.log)
                     progress.update(row)
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
                     self._save_snapshot(self.sampler.save())
             self._finish()
+        if not self._interrupted and not config.quiet:
+            say(whats_next(self.run_dir), sys.stdout)
         return self._last
 
     def _signals(self) -> AbstractContextManager[None]:
@@ -297,7 +322,7 @@ class Trainer:
         """Delete the run that the directory held, now that this one has shown that it can go."""
         if self._log.held:
             self._check_hold()
-            begin_run(self.run_dir, self._description)
+            begin_run(self.run_dir, self.recorded)
             self._log.held = False
 
     def some_iterations(self, limits: dict[str, float]) -> list[Metrics]:
@@ -316,6 +341,8 @@ class Trainer:
     def num_at_once(self, limits: dict[str, float], whole: Whole | None) -> int:
         """Iterations to make in one call: none that must not be, and no more than half a second."""
         if whole is None or whole.most == 1 or self._one_by_one or self.iteration == 0:
+            return 1
+        if self.callbacks.one_by_one:
             return 1
         config = self.config
         intervals = [i for i in (config.snapshot_interval, config.evaluation_interval) if i]
@@ -419,6 +446,8 @@ class Trainer:
         if not self._interrupted and not evaluated:
             self._log_evaluation()
         self._log.flush()
+        if self._stopped:
+            self._say(f"ended after iteration {self.iteration}: {self._stopped}")
         if self._unsaved is not None:
             raise self._unsaved
         if self._interrupted and self._log.held:
@@ -436,6 +465,7 @@ class Trainer:
 
     def _log_evaluation(self) -> None:
         row = {"iteration": self.iteration, "num_steps": self.sampler.num_steps}
+        started = time.perf_counter()
         try:
             figures = self.evaluate().row()
         except Exception as error:
@@ -448,13 +478,23 @@ class Trainer:
             )
             self._evaluator.abandon()
             return
-        self._log.log_evaluation({**row, **figures})
+        seconds, row = time.perf_counter() - started, {**row, **figures}
+        self.callbacks.on_evaluation(self, row, self._log.log_evaluation)
+        self._say(evaluation_in_words(row, seconds))
+
+    def _say(self, line: str) -> None:
+        (self.tell or self._progress.tell)(line)
 
     def _save_snapshot(self, sampler: PyTree) -> None:
         """Write a snapshot, or warn that it could not be; it never is ahead of the log."""
         if self._log.held:  # what it would replace is of another run
             return
-        tree = {"state": flatten(self.state), "sampler": sampler, "seconds": self._seconds}
+        tree = {
+            "state": flatten(self.state),
+            "sampler": sampler,
+            "seconds": self._seconds,
+            "callbacks": self.callbacks.save(),
+        }
         try:
             self._log.flush()
             self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
@@ -471,16 +511,26 @@ class Trainer:
             "num_steps": self.sampler.num_steps,
             "seconds": self._seconds,
         }
-        return any(reached[name] >= limit for name, limit in limits.items())
+        return bool(self._stopped) or any(reached[n] >= limit for n, limit in limits.items())
 
-    def stop(self) -> None:
-        """Have the run end after this iteration."""
+    def stop(self, why: str) -> None:
+        """Have the run end after this iteration, as if it had reached a limit; for callbacks."""
+        self._stopped = why or "a callback says so"
+
+    def break_off(self) -> None:
+        """Have the run end after this iteration, to be resumed."""
         self._interrupted = True
+
+    def tell_of_video(self, path: Path) -> None:
+        """Tell the run's trackers of a video of it; the run is loaded."""
+        self._renew_callbacks()
+        with self.callbacks.running(self):
+            self.callbacks.on_video(self, path)
 
     def _interrupt(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt(self._parting())
-        self.stop()
+        self.break_off()
 
     def _parting(self) -> str:
         """What an end at once says."""
@@ -493,6 +543,11 @@ class Trainer:
         kept = self._snapshots.iterations()
         where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
         return f"`adaptax resume {self.run_dir}` goes on from {where}"
+
+
+def whats_next(run_dir: Path) -> str:
+    """What there is to do with what a run or a group has left."""
+    return f"{run_dir} is done; next: adaptax evaluate {run_dir}, adaptax plot {run_dir}"
 
 
 def _check_counters(iteration: int, tree: PyTree) -> None:

@@ -30,8 +30,10 @@ class TrainerConfig:
     keep_snapshots: int = 3
     """How many of the last snapshots to keep, beside the best."""
     evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    tensorboard: bool = False
-    """Write TensorBoard event files too."""
+    patience: int | None = None
+    """Evaluations in a row that are no better than the best after which to stop; None: go on."""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    """What else to tell of the run: TensorBoard, Weights & Biases, MLflow, Trackio."""
     quiet: bool = False
     """No progress on the console."""
     num_cores: int | None = None
@@ -44,7 +46,9 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
-        check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores")
+        check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores", "patience")
+        evaluated = self.patience is None or self.evaluation_interval is not None
+        check(evaluated, "patience counts evaluations: it needs an evaluation_interval")
         check_numbers(self, "trainer", of_any_size=("num_iterations", "num_steps"))
         check(0 <= self.seed < 2**63, f"seed must lie in [0, 2^63), not {self.seed}")
 

@@ -71,6 +71,7 @@ def film(run_dir: Path, out: Path, config: VideoConfig) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:
             frames[0].save(file, save_all=True, append_images=frames[1:], **more)
+    trainer.tell_of_video(out)
 
 
 @dataclass(frozen=True)

@@ -125,38 +125,6 @@ def test_a_log_that_is_no_file_is_named(tmp_path, make):
         read_rows(tmp_path / "progress.jsonl")
 
 
-def events(directory):
-    """(step, tag, value) of every scalar in TensorBoard's files, read by their own format."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    found = []
-    for path in sorted(directory.iterdir()):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 8], "little")
-            event = Event.FromString(data[at + 12 : at + 12 + size])
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
-            at += size + 16
-    return found
-
-
-def test_tensorboard_gets_the_finite_numbers_of_each_row(tmp_path):
-    with RunLog(tmp_path, tensorboard=True) as log:
-        log.log({"iteration": 7, "train/return": 1.5, "train/bad": math.nan, "name": "x"})
-        log.log_evaluation(evaluation(7))
-    assert events(tmp_path / "tensorboard") == [
-        (7, "iteration", 7.0),
-        (7, "train/return", 1.5),
-        (7, "evaluate/return/episode_1", 1.5),
-    ]
-
-
-def test_missing_tensorboard_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(AdaptaxError, match=r"pip install 'adaptax\[tensorboard\]'"):
-        RunLog(tmp_path, tensorboard=True)
-
-
 class Clock:
     """Stands in for the module `time`; moves when told."""
 

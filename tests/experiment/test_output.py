@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from test_logger import events
-from test_trainer import column, trainer
 
 from adaptax.experiment.logger import read_rows
 
@@ -88,32 +85,3 @@ def test_an_error_that_cannot_be_said_is_still_told_by_the_exit_code(tmp_path):
     with ExitStack() as stack:
         done = subprocess.run(program(tmp_path / "run", "--seed", "x"), stderr=full_disk(stack))
     assert done.returncode == 2
-
-
-def test_what_tensorboard_cannot_have_now_it_has_later(tmp_path):
-    board = tmp_path / "run" / "tensorboard"
-    hooks = {1: board.touch, 4: board.unlink}  # no folder can be made at the place of a file
-    run = trainer(tmp_path / "run", hooks, num_iterations=5, tensorboard=True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run.run()
-    told = [str(w.message) for w in caught if "tensorboard" in str(w.message)]
-    assert len(told) == 1
-    assert told[0].endswith("the run goes on and tries again")
-    assert column(run) == [1, 2, 3, 4, 5]
-    assert [step for step, tag, _ in events(board) if tag == "iteration"] == [1, 2, 3, 4, 5]
-
-
-def test_tensorboard_forgets_what_a_resumed_run_does_anew(tmp_path):
-    trainer(tmp_path / "run", num_iterations=2, tensorboard=True).run()
-    trainer(tmp_path / "run", num_iterations=3, tensorboard=True).resume()
-    accumulator = pytest.importorskip("tensorboardX.proto.event_pb2")
-    starts = []
-    for path in (tmp_path / "run" / "tensorboard").iterdir():
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 8], "little")
-            event = accumulator.Event.FromString(data[at + 12 : at + 12 + size])
-            starts += [event.step] if event.HasField("session_log") else []
-            at += size + 16
-    assert starts == [3]

@@ -280,7 +280,9 @@ def test_a_run_that_cannot_start_leaves_the_one_it_would_replace(tmp_path, evalu
         assert contents(tmp_path / "run").keys() - before.keys() == {str(tmp_path / "run/lock")}
         raise AdaptaxError("no Ray")
 
-    run = trainer(tmp_path / "run", {1: fail}, overwrite=True, tensorboard=True, **settings)
+    run = trainer(
+        tmp_path / "run", {1: fail}, overwrite=True, trackers=("tensorboard",), **settings
+    )
     with pytest.raises(AdaptaxError, match="no Ray"):
         run.run()
     assert contents(tmp_path) == before

@@ -1,0 +1,201 @@
+"""What a run calls while it trains: callbacks of one's own, early stopping, and trackers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adaptax.core.errors import check
+
+if TYPE_CHECKING:
+    from adaptax.experiment.trainer import Trainer
+    from adaptax.experiment.trainer_config import TrainerConfig
+
+Row = Mapping[str, Any]
+Added = Mapping[str, Any] | None
+"""Figures and texts by name, for the row; None for nothing."""
+
+
+class Callback:
+    """What a run calls while it trains; override what you need, the rest does nothing.
+
+    A method may end the run with `run.stop(why)`. An exception ends it as well.
+    """
+
+    in_step: ClassVar[bool] = True
+    """Whether `on_row` comes before the next iteration begins. One that only looks says False: it
+    gets all rows too, in order, but each after it is in the log, when the run may be further, since
+    short iterations are several in one compiled call."""
+
+    def on_start(self, run: Trainer) -> None:
+        """Before anything else, also where the run goes on; `restore` has been called by then."""
+
+    def on_row(self, run: Trainer, row: Row) -> Added:
+        """After an iteration; what it returns is added to the row of `progress.jsonl`."""
+
+    def on_evaluation(self, run: Trainer, row: Row) -> Added:
+        """After an evaluation; what it returns is added to the row of `evaluations.jsonl`."""
+
+    def on_video(self, run: Trainer, path: Path) -> None:
+        """After `adaptax video` has written a video of the run: for trackers of `--trackers`."""
+
+    def on_end(self, run: Trainer) -> None:
+        """However the run ends."""
+
+    def save(self) -> dict[str, Any]:
+        """What a snapshot keeps of it: numbers, texts, arrays, lists and dicts of these."""
+        return {}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take what `save` gave: that of the snapshot, or what it was before a new run began."""
+
+
+class EarlyStopping(Callback):
+    """Ends a run whose evaluations do not get better any more.
+
+    An evaluation is better where the mean return of its last episode is more than `min_gain` above
+    the best before; after `patience` in a row that are not, the run ends.
+    """
+
+    def __init__(self, patience: int = 5, min_gain: float = 0.0) -> None:
+        check(patience > 0, f"patience must be greater than 0, not {patience}")
+        check(min_gain >= 0, f"min_gain must not be negative, not {min_gain}")
+        self.patience, self.min_gain = patience, min_gain
+        self.best, self.num_worse = -math.inf, 0
+
+    def on_start(self, run: Trainer) -> None:
+        """A run that was ended stays so."""
+        interval = run.config.evaluation_interval
+        check(interval is not None, "early stopping needs evaluations: set evaluation_interval")
+        self._stop_if_due(run)
+
+    def on_evaluation(self, run: Trainer, row: Row) -> None:
+        """Count."""
+        figure = row["episodes"][-1]["return_mean"]
+        if figure > self.best + self.min_gain:
+            self.best, self.num_worse = figure, 0
+        else:
+            self.num_worse += 1
+        self._stop_if_due(run)
+
+    def _stop_if_due(self, run: Trainer) -> None:
+        if self.num_worse >= self.patience:
+            run.stop(f"the last {self.num_worse} evaluations are no better than {self.best:.4g}")
+
+    def save(self) -> dict[str, Any]:
+        """The best figure, and evaluations since then."""
+        return {"best": self.best, "num_worse": self.num_worse}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.best, self.num_worse = float(saved["best"]), int(saved["num_worse"])
+
+
+class Callbacks:
+    """The callbacks of a run: those in step in the order given, then those that only look."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        for callback in callbacks:
+            what = f"a {type(callback).__name__}"
+            if isinstance(callback, type):
+                what = f"the class {callback.__name__}: call it"
+            check(isinstance(callback, Callback), f"a callback is an adaptax.Callback, not {what}")
+        self._all = tuple(callbacks)
+        self._acting = [callback for callback in callbacks if callback.in_step]
+        self._looking = [callback for callback in callbacks if not callback.in_step]
+        self._fresh = self.save()
+
+    def with_shipped(self, config: TrainerConfig) -> Callbacks:
+        """With those that the trainer's settings name."""
+        if not config.trackers and config.patience is None:
+            return self
+        from adaptax.experiment.trackers import TRACKERS
+
+        stopping = [] if config.patience is None else [EarlyStopping(config.patience)]
+        trackers = (TRACKERS[name]() for name in dict.fromkeys(config.trackers))
+        return Callbacks([*self._all, *stopping, *trackers])
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether iterations have to be made one by one, since something acts on their rows."""
+        return any(type(callback).on_row is not Callback.on_row for callback in self._acting)
+
+    def restart(self) -> None:
+        """Be as before any run."""
+        for callback, saved in zip(self._all, self._fresh.values(), strict=True):
+            callback.restore(saved)
+
+    def save(self) -> dict[str, Any]:
+        """What a snapshot keeps of each, by name."""
+        return {name: callback.save() for name, callback in self._named().items()}
+
+    def restore(self, saved: Mapping[str, Any], run_dir: Path) -> None:
+        """Take what a snapshot has; a warning names those that it has and this run has not."""
+        named = self._named()
+        for name in saved.keys() & named.keys():
+            named[name].restore(saved[name])
+        if missing := sorted(saved.keys() - named.keys()):
+            warnings.warn(
+                f"{run_dir} was trained with the callback {missing[0]} and goes on without; hand "
+                "it over from Python: load_run(run_dir, callbacks=[...])",
+                stacklevel=3,
+            )
+
+    @contextmanager
+    def running(self, run: Trainer) -> Iterator[None]:
+        """From `on_start` to `on_end`, which all that have started get."""
+        with ExitStack() as stack:
+            for callback in self._all:
+                callback.on_start(run)
+                stack.callback(callback.on_end, run)
+            yield
+
+    def on_row(self, run: Trainer, row: dict[str, Any], write: Callable[[Any], None]) -> None:
+        """Let them add to a row, have it written, and let the others look at it."""
+        for callback in self._acting:
+            _add(callback, row, callback.on_row(run, MappingProxyType(row)))
+        write(row)
+        for callback in self._looking:
+            callback.on_row(run, MappingProxyType(row))
+
+    def on_evaluation(
+        self, run: Trainer, row: dict[str, Any], write: Callable[[Any], None]
+    ) -> None:
+        """The same with the row of an evaluation."""
+        for callback in self._acting:
+            _add(callback, row, callback.on_evaluation(run, MappingProxyType(row)))
+        write(row)
+        for callback in self._looking:
+            callback.on_evaluation(run, MappingProxyType(row))
+
+    def on_video(self, run: Trainer, path: Path) -> None:
+        """Tell all of a video."""
+        for callback in self._all:
+            callback.on_video(run, path)
+
+    def _named(self) -> dict[str, Callback]:
+        """By the name of the class, with a number from the second of a class on."""
+        named: dict[str, Callback] = {}
+        for callback in self._all:
+            kind = type(callback).__name__
+            number = 1 + sum(type(other).__name__ == kind for other in named.values())
+            named[kind if number == 1 else f"{kind}-{number}"] = callback
+        return named
+
+
+def _add(callback: Callback, row: dict[str, Any], added: Added) -> None:
+    """Put what a callback returned into the row; a ConfigError where it does not belong there."""
+    who = f"the callback {type(callback).__name__}"
+    is_dict = added is None or isinstance(added, Mapping)
+    check(is_dict, f"{who} must return figures and texts by name, not a {type(added).__name__}")
+    for name, value in (added or {}).items():
+        value = value.item() if getattr(value, "shape", None) == () else value
+        check(isinstance(name, str) and name not in row, f"{who} adds {name!r}, which the row has")
+        fits = value is None or isinstance(value, str | int | float)
+        check(fits, f"{who} adds {name!r}, a {type(value).__name__}: only numbers and texts can be")
+        row[name] = value
