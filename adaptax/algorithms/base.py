@@ -54,6 +54,9 @@ class Algorithm(ABC, Generic[State, Data]):
     may_be_infinite: ClassVar[tuple[str, ...]] = ()
     """Leaves of the state that may hold infinity or NaN, by the end of their path; in all others
     the trainer takes them for a fault."""
+    learned: ClassVar[tuple[str, ...]] = (".params", ".moments")
+    """Leaves of the state that another run may begin with, by the beginning of their path: networks
+    and what their inputs are scaled by, not optimizers, replays, counters or keys."""
     task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
     trained_episodes: int | None = None

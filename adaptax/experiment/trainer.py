@@ -43,6 +43,7 @@ from adaptax.experiment.run_dir import (
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
@@ -125,7 +126,7 @@ class Trainer:
         overwrite, self._log = self.config.overwrite, self._new_log()
         self._renew_callbacks()
         check_run_dir(self.run_dir, overwrite=overwrite)
-        state = self.algorithm.initial_state(named_key(self.config.seed, "init"))  # if it can be
+        state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
         with locked(self.run_dir) as self._hold:
             # Another may have had it meanwhile.
@@ -150,7 +151,7 @@ class Trainer:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
                 self._from_the_start()
-                self.state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
+                self.state = self._first_state()
             else:
                 self.load(newest, episodes=True)
             if self._nothing_to_do():
@@ -173,6 +174,13 @@ class Trainer:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
             write_config(self.run_dir, self.recorded)
             return (yield from self._train())
+
+    def _first_state(self) -> PyTree:
+        """What training begins with: fresh, or what another run has learned."""
+        state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
+        if self.config.init_from is None:
+            return state
+        return learned_elsewhere(Path(self.config.init_from), self.algorithm, state)
 
     def _renew_callbacks(self) -> None:
         """Have all callbacks as before any run."""

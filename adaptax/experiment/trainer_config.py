@@ -17,6 +17,8 @@ class TrainerConfig:
     run_dir: str
     """Directory of the run; it must be new or empty."""
     seed: int = 0
+    init_from: str | None = None
+    """Directory of a run whose networks to begin with, instead of fresh ones; they must fit."""
     num_iterations: int | None = None
     """Iterations in all; 100 where no limit is given."""
     num_steps: int | None = None

@@ -222,6 +222,7 @@ class PEARL(Algorithm[State, Data]):
     name = "pearl"
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss")
+    learned = (".learner.params", ".learner.target")
     task_counts = ("num_train_tasks",)
     config: PEARLConfig
     networks: Networks

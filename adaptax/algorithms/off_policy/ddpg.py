@@ -58,6 +58,7 @@ class DDPG(Algorithm[State, Data]):
     collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss", "q")
+    learned = (".learner.params", ".learner.target")
     config: DDPGConfig
     networks: Networks
 

@@ -91,6 +91,7 @@ class DQN(Algorithm[State, Data]):
     collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "q")
+    learned = (".learner.params", ".learner.target")
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:

@@ -87,6 +87,7 @@ class SAC(Algorithm[State, Data]):
     collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "policy_loss", "q", "entropy")
+    learned = (".learner.params", ".learner.target")
     config: SACConfig
     networks: Networks
 

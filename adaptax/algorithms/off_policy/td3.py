@@ -64,6 +64,7 @@ class TD3(Algorithm[State, Data]):
     collects_in_program = True
     in_place = ("replay",)
     finite_metrics = ("critic_loss", "q")
+    learned = (".learner.params", ".learner.target")
     config: TD3Config
     networks: Networks
 

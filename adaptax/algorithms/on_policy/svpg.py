@@ -73,6 +73,7 @@ class SVPG(Algorithm[State, Rollout]):
     collects_in_program = True
     may_be_infinite = (".returns",)
     finite_metrics = ("direction_norm",)
+    learned = (".particles.params", ".particles.moments")
 
     def __init__(
         self, config: SVPGConfig, spec: EnvSpec, networks: nn.Module | None = None

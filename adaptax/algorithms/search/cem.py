@@ -86,6 +86,7 @@ class CEM(Algorithm[State, Data]):
     config: CEMConfig
     collects_in_program = True
     may_be_infinite = (".best.score",)
+    learned = (".mean",)
 
     def __init__(self, config: CEMConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:
         super().__init__(config, spec, networks or default_policy(config, spec))

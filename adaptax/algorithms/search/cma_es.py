@@ -96,6 +96,7 @@ class CMAES(Algorithm[State, Data]):
     traceable = False
     config: CMAESConfig
     may_be_infinite = (".best.score", "['recent_costs']")
+    learned = (".strategy['mean']",)
 
     def __init__(
         self, config: CMAESConfig, spec: EnvSpec, networks: nn.Module | None = None

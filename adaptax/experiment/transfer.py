@@ -1,0 +1,49 @@
+"""Transfer: a run that begins with what another one has learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.algorithms.base import Algorithm
+from adaptax.core.errors import ConfigError, SnapshotError, check
+from adaptax.core.experience import PyTree
+from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.experiment.run_dir import read_config
+
+
+def learned_elsewhere(run_dir: Path, algorithm: Algorithm[Any, Any], state: PyTree) -> PyTree:
+    """A fresh `state` with what the newest snapshot of a run has of the algorithm's `learned`.
+
+    Raises a ConfigError that names what does not fit.
+    """
+    read_config(run_dir)
+    own = flatten(state)
+    names = {name for name in own if name.startswith(algorithm.learned)}
+    check(bool(names), f"{algorithm.name} has learned nothing that another run could begin with")
+    theirs = _newest_state(run_dir)
+    there = {name for name in theirs if name.startswith(algorithm.learned)}
+    wrong = [_difference(name, theirs, own) for name in sorted(names | there)]
+    if wrong := [line for line in wrong if line]:
+        more = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""
+        raise ConfigError(f"cannot begin with what {run_dir} has learned: {wrong[0]}{more}")
+    return unflatten(state, {**own, **{name: theirs[name] for name in names}})
+
+
+def _newest_state(run_dir: Path) -> dict[str, Any]:
+    for _, tree in Snapshots(run_dir / "snapshots").newest():
+        saved: dict[str, Any] = tree.get("state", {})
+        return saved
+    raise SnapshotError(f"{run_dir} has no snapshot that can be read: nothing to begin with")
+
+
+def _difference(name: str, theirs: dict[str, Any], own: dict[str, Any]) -> str:
+    """How a leaf of the state differs there and here; nothing where it fits."""
+    there, here = (_kind(state.get(name)) for state in (theirs, own))
+    return "" if there == here else f"{name} is {there} there and {here} here"
+
+
+def _kind(leaf: Any) -> str:
+    return "absent" if leaf is None else f"{np.asarray(leaf).dtype}{list(np.shape(leaf))}"
