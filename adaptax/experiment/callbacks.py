@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ class Callbacks:
         self._all = tuple(callbacks)
         self._acting = [callback for callback in callbacks if callback.in_step]
         self._looking = [callback for callback in callbacks if not callback.in_step]
-        self._fresh = self.save()
+        self._fresh = copy.deepcopy(self.save())
 
     def with_shipped(self, config: TrainerConfig) -> Callbacks:
         """With those that the trainer's settings name."""
@@ -128,7 +129,7 @@ class Callbacks:
     def restart(self) -> None:
         """Be as before any run."""
         for callback, saved in zip(self._all, self._fresh.values(), strict=True):
-            callback.restore(saved)
+            callback.restore(copy.deepcopy(saved))
 
     def save(self) -> dict[str, Any]:
         """What a snapshot keeps of each, by name."""

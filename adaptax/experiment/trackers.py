@@ -66,7 +66,8 @@ class Tracker(Callback):
     """What it imports, when the run begins."""
 
     def __init__(self) -> None:
-        if find_spec(self.package) is None:
+        found = find_spec(self.package)
+        if found is None or found.origin is None:  # a folder that only has its name
             kind = type(self).__name__
             extra = kind.lower()
             raise AdaptaxError(f"{kind} needs {self.package}: pip install 'adaptax[{extra}]'")

@@ -256,6 +256,16 @@ def test_each_seed_of_a_group_has_a_callback_of_its_own(tmp_path):
     assert count.count == 0
 
 
+def test_a_seed_that_is_ended_leaves_the_others(tmp_path):
+    class EndSeedOne(Callback):
+        def on_row(self, run, row):
+            if run.config.seed == 1 and row["iteration"] == 2:
+                run.stop("enough")
+
+    group = compiled(tmp_path / "group", [EndSeedOne()], seeds=range(3), num_iterations=4)
+    assert [member.iteration for member in group.members] == [4, 2, 4]
+
+
 TRAIN = ["train", "nop", "point-goal", "--num-iterations", "9", "--evaluation.num-tasks", "2"]
 
 

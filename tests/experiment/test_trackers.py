@@ -123,6 +123,14 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(monkeypatch, ki
         kind()
 
 
+def test_a_folder_of_the_packages_name_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "not_a_tracker").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Fake, "package", "not_a_tracker")
+    with pytest.raises(AdaptaxError, match="Fake needs not_a_tracker"):
+        Fake()
+
+
 def test_a_missing_tracker_is_said_before_anything_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stop:
