@@ -13,6 +13,20 @@ from adaptax.core.errors import ConfigError, check, unknown_name
 C = TypeVar("C")
 
 
+@dataclasses.dataclass(frozen=True)
+class FunctionOfBefore:
+    """Stands for a function that a config had when it was written down, by its name."""
+
+    function: str
+
+    def __call__(self, *_: Any) -> Any:
+        """Say that it is missing."""
+        raise ConfigError(
+            f"{self.function} is not known here: go on from Python, with the same setting and "
+            "Trainer(config, algorithm, suite).resume()"
+        )
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Every field of a config, defaults and nested configs included, as JSON-ready values."""
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -71,6 +85,8 @@ def check_unit(config: Any, *names: str) -> None:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_dict(value)
+    if callable(value):
+        return {"function": f"{value.__module__}.{getattr(value, '__qualname__', '')}"}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -89,6 +105,11 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         if isinstance(value, str) and names is not None:
             return _typed(names, value, path)
         return _typed(next(o for o in options if o is not type(None)), value, path)
+    if origin is Literal and path.endswith("schedule"):  # which may be a function, from Python
+        if isinstance(value, dict):
+            return from_dict(FunctionOfBefore, value, where=path)
+        if callable(value):
+            return value
     if origin is Literal:
         check(value in get_args(hint), f"{path}: {value!r} is not one of {get_args(hint)}")
         return value

@@ -66,7 +66,7 @@ class Group:
         for member in self.members:
             member.alone = False
             member.sampler.programs = self.members[0].sampler.programs
-        self.algorithm = algorithm
+        self.algorithm = self.members[0].algorithm
         self._interrupted = False
         self._is_compiled = False
         self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "adaptax-seeds")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ from adaptax.experiment.run_dir import (
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.experiment.transfer import learned_elsewhere
+from adaptax.learning.minibatches import over_the_run
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
@@ -71,7 +74,8 @@ class Trainer:
         suite: Suite,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.config, self.algorithm, self.suite = config, algorithm, suite
+        self.config, self.suite = config, suite
+        self.algorithm = _as_long_as_the_run(algorithm, config)
         self.run_dir = Path(config.run_dir)
         self.iteration = 0
         """Iterations done."""
@@ -551,6 +555,19 @@ class Trainer:
         kept = self._snapshots.iterations()
         where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
         return f"`adaptax resume {self.run_dir}` goes on from {where}"
+
+
+def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -> Any:
+    """The algorithm with its schedules over the run, where they have no length of their own."""
+    if not is_dataclass(algorithm.config):
+        return algorithm
+    length = config.limits().get("iteration")
+    settings = over_the_run(algorithm.config, None if length is None else int(length))
+    if settings is algorithm.config:
+        return algorithm
+    algorithm = copy.copy(algorithm)
+    algorithm.config = settings
+    return algorithm
 
 
 def whats_next(run_dir: Path) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import is_dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree
 from adaptax.functional.masking import masked_mean
 
@@ -19,7 +21,11 @@ Loss = Callable[[PyTree, Any], tuple[jax.Array, Figures]]
 """Of (parameters, part of the batch): what to minimise, and figures."""
 Stop = Callable[[Figures], jax.Array]
 """Of a minibatch's figures: whether to stop."""
-Schedule = Literal["constant", "linear", "exponential"]
+Schedule = Literal["constant", "linear", "cosine", "exponential"]
+"""How a value falls; from Python also a function, as optax has them, of the number of passes so far
+[], which gives the share of the value that is left []."""
+if TYPE_CHECKING:  # the command line knows names only
+    Schedule = Schedule | Callable[[jax.Array], Any]  # type: ignore[misc]
 
 MakeOptimizer = Callable[[Any], optax.GradientTransformation]
 """Of a learning rate."""
@@ -39,8 +45,12 @@ class Scheduled(Protocol):
         """How it falls."""
 
     @property
-    def lr_schedule_steps(self) -> int:
-        """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+    def lr_schedule_steps(self) -> int | None:
+        """Passes until a schedule has ended; None: the whole run."""
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Passes of an iteration."""
 
     @property
     def max_grad_norm(self) -> float | None:
@@ -91,19 +101,54 @@ def learning_rate(config: Scheduled, updates_per_pass: int) -> Any:
 
     def rate(num_updates: jax.Array) -> jax.Array:
         num_passes = num_updates // updates_per_pass
-        return config.lr * share_left(config.lr_schedule, num_passes / config.lr_schedule_steps)
+        return config.lr * share_left(config.lr_schedule, num_passes, config.lr_schedule_steps)
 
     return config.lr if config.lr_schedule == "constant" else rate
 
 
-def share_left(schedule: Schedule, progress: jax.Array) -> jax.Array:
-    """What is left of a value at `progress` x of its schedule, in [0, 1].
+def share_left(schedule: Schedule, num_passes: jax.Array, num_steps: int | None) -> Any:
+    """What is left of a value after k passes of a schedule of K: with x = k / K, in [0, 1].
 
-    1 if it is constant, max(1 - x, 0) if `linear`, 0.1^x if `exponential`.
+    1 if it is constant, max(1 - x, 0) if `linear`, (1 + cos(pi min(x, 1))) / 2 if `cosine`
+    (Loshchilov and Hutter 2017, equation 5, without restarts), 0.1^x if `exponential`; what a
+    function gives for k.
     """
+    if callable(schedule):
+        return schedule(num_passes)
     if schedule == "constant":
-        return jnp.ones_like(progress)
-    return jnp.maximum(1.0 - progress, 0.0) if schedule == "linear" else 0.1**progress
+        return jnp.ones(jnp.shape(num_passes))
+    if num_steps is None:
+        raise ConfigError("a schedule over the run needs a Trainer, or lr_schedule_steps")
+    progress = num_passes / num_steps
+    if schedule == "linear":
+        return jnp.maximum(1.0 - progress, 0.0)
+    if schedule == "cosine":
+        return (1.0 + jnp.cos(jnp.pi * jnp.minimum(progress, 1.0))) / 2.0
+    return 0.1**progress
+
+
+def over_the_run(config: Any, num_iterations: int | None) -> Any:
+    """A config, and configs within it, whose schedules without a length are as long as the run.
+
+    Raises a ConfigError where that is not known beforehand.
+    """
+    parts = {name: x for name, x in vars(config).items() if is_dataclass(x)}
+    changes = {name: over_the_run(x, num_iterations) for name, x in parts.items()}
+    changes = {name: x for name, x in changes.items() if x is not parts[name]}
+    if getattr(config, "lr_schedule_steps", 0) is None and _falls(config):
+        if num_iterations is None:
+            raise ConfigError(
+                "a schedule over the run needs num_iterations; or give its length in "
+                "lr_schedule_steps"
+            )
+        changes["lr_schedule_steps"] = num_iterations * config.passes_per_iteration
+    return replace(config, **changes) if changes else config
+
+
+def _falls(config: Any) -> bool:
+    """Whether anything of it falls with the passes in a way that has a name."""
+    schedules = (config.lr_schedule, getattr(config, "entropy_schedule", "constant"))
+    return any(not callable(schedule) and schedule != "constant" for schedule in schedules)
 
 
 def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, batch_size: int) -> jax.Array:

@@ -22,6 +22,7 @@ CONFIG = ReinforceConfig(
     memory=MemoryConfig("gru", 3),
     normalize_obs=True,
     lr_schedule="linear",
+    lr_schedule_steps=1000,
     max_grad_norm=0.5,
 )
 

@@ -6,11 +6,16 @@ import numpy as np
 import optax
 import pytest
 
+from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
+from adaptax.algorithms.off_policy.sac import SACConfig
+from adaptax.algorithms.on_policy.ppo import CriticConfig, PPOConfig
+from adaptax.core.errors import ConfigError
 from adaptax.learning.minibatches import (
     clipped,
     descend,
     learning_rate,
     optimizer,
+    over_the_run,
     run_passes,
     shuffled_rows,
 )
@@ -103,12 +108,41 @@ def test_the_clip_is_of_the_norm_of_all_gradients_together():
 
 @pytest.mark.parametrize(
     ("schedule", "expected"),
-    [("linear", [0.5, 0.5, 0.375, 0.375, 0.25]), ("exponential", [0.5, 0.5, 0.28117, 0.28117])],
+    [
+        ("linear", [0.5, 0.5, 0.375, 0.375, 0.25]),
+        ("exponential", [0.5, 0.5, 0.28117, 0.28117]),
+        ("cosine", [0.5, 0.5, 0.42678, 0.42678, 0.25, 0.25, 0.07322, 0.07322, 0, 0, 0, 0]),
+        (optax.linear_schedule(1.0, 0.2, 2), [0.5, 0.5, 0.3, 0.3, 0.1, 0.1, 0.1]),
+    ],
 )
 def test_the_rate_falls_once_a_pass(schedule, expected):
     rate = learning_rate(Settings(lr_schedule=schedule), updates_per_pass=2)
     got = [float(rate(jnp.array(k))) for k in range(len(expected))]
-    np.testing.assert_allclose(got, expected, rtol=1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_the_cosine_is_that_of_optax():
+    rate = learning_rate(Settings(lr_schedule="cosine"), updates_per_pass=1)
+    passes = jnp.arange(7)
+    np.testing.assert_allclose(rate(passes), optax.cosine_decay_schedule(0.5, 4)(passes), atol=1e-7)
+
+
+def test_a_schedule_without_a_length_is_as_long_as_the_run():
+    config = PPOConfig(num_epochs=3, lr_schedule="cosine", critic=CriticConfig(num_epochs=2))
+    long = over_the_run(config, 10)
+    assert (long.lr_schedule_steps, long.critic.lr_schedule_steps) == (30, None)
+    both = over_the_run(PPOConfig(critic=CriticConfig(num_epochs=2, lr_schedule="linear")), 10)
+    assert (both.lr_schedule_steps, both.critic.lr_schedule_steps) == (None, 20)
+    assert over_the_run(PPOConfig(), None) == PPOConfig()
+    given = PPOConfig(lr_schedule="linear", lr_schedule_steps=7)
+    assert over_the_run(given, 10) is given
+    sac = SACConfig(lr_schedule="linear", num_cycles=3, num_updates=5)
+    assert over_the_run(sac, 10).lr_schedule_steps == 150
+    entropy = {"entropy_method": "regularized", "entropy_schedule": "linear"}
+    rl2 = RL2PPOConfig(num_epochs=4, entropy_coeff=0.1, **entropy)
+    assert over_the_run(rl2, 10).lr_schedule_steps == 40
+    with pytest.raises(ConfigError, match="over the run needs num_iterations; or give its length"):
+        over_the_run(sac, None)
 
 
 def test_a_linear_schedule_ends_at_zero():

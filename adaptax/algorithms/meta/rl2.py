@@ -51,9 +51,9 @@ class RL2Config:
     """Adam's step size."""
     lr_schedule: Schedule = "constant"
     """How the step size falls, from pass to pass."""
-    lr_schedule_steps: int = 1000
-    """Passes, `num_epochs` of them an iteration, until a linear schedule is at 0, an exponential
-    one at a tenth."""
+    lr_schedule_steps: int | None = None
+    """Passes until a linear or cosine schedule is at 0, an exponential one at a tenth; None: the
+    whole run."""
     num_epochs: int = 8
     """Passes over the trials of an iteration."""
     num_minibatches: int = 8
@@ -89,6 +89,11 @@ class RL2Config:
     shuffle: ClassVar[Literal["sequences"]] = "sequences"
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Passes over the trials of an iteration."""
+        return self.num_epochs
 
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")

@@ -71,8 +71,9 @@ class OffPolicyConfig:
     """Step size of every optimizer."""
     lr_schedule: Schedule = "constant"
     """How the step size falls, from gradient step to gradient step."""
-    lr_schedule_steps: int = 1_000_000
-    """Gradient steps until a linear schedule is at 0, an exponential one at a tenth."""
+    lr_schedule_steps: int | None = None
+    """Gradient steps until a linear or cosine schedule is at 0, an exponential one at a tenth;
+    None: the whole run."""
     max_grad_norm: float | None = None
     """Bound on the norm of the gradients of each optimizer."""
 
@@ -105,6 +106,11 @@ class OffPolicyConfig:
         if isinstance(self.num_updates, int):
             return self.num_updates
         return self.lane_steps * self.num_lanes
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Gradient steps of an iteration that learns in all its cycles."""
+        return self.num_cycles * self.cycle_updates
 
     @property
     def warmup_steps(self) -> int:

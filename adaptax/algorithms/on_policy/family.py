@@ -89,14 +89,20 @@ class OnPolicyConfig:
     """Step size of the gradient optimizer."""
     lr_schedule: Schedule = "constant"
     """How the step size falls, from pass to pass."""
-    lr_schedule_steps: int = 1000
-    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+    lr_schedule_steps: int | None = None
+    """Passes until a linear or cosine schedule is at 0, an exponential one at a tenth; None: the
+    whole run."""
     max_grad_norm: float | None = None
     """Bound on the norm of all gradients that an optimizer owns, taken together."""
     normalize_obs: bool = False
     """Whether networks see observations standardised by the moments of all so far."""
     normalize_returns: bool = False
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Passes over the data of an iteration."""
+        return self.num_epochs  # type: ignore[attr-defined]  # each subclass has it
 
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_tasks", "num_steps", "num_episodes", "init_std")
@@ -235,7 +241,7 @@ def with_obs_moments(state: State, sequences: Sequences) -> State:
 
 def scheduled(config: Settings, schedule: Schedule, state: State) -> jax.Array:
     """What is left of a value that falls over as many passes as the step size."""
-    return share_left(schedule, state.num_passes / config.lr_schedule_steps)
+    return share_left(schedule, state.num_passes, config.lr_schedule_steps)
 
 
 def learn_jointly(

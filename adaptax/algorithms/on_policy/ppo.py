@@ -39,14 +39,20 @@ class CriticConfig:
     """Adam's step size."""
     lr_schedule: Schedule = "constant"
     """How the step size falls, from pass to pass."""
-    lr_schedule_steps: int = 1000
-    """Passes until a linear schedule is at 0, an exponential one at a tenth."""
+    lr_schedule_steps: int | None = None
+    """Passes until a linear or cosine schedule is at 0, an exponential one at a tenth; None: the
+    whole run."""
     max_grad_norm: float | None = None
     """Bound on the norm of the gradient."""
     monte_carlo_returns: bool = False
     """Whether targets are Monte-Carlo returns rather than lambda-returns."""
     advantage_from: Literal["old", "new"] = "old"
     """Whether advantages are those of the value before its fit, or after (Pyrado)."""
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Passes over the data of an iteration."""
+        return self.num_epochs
 
     def __post_init__(self) -> None:
         check_positive(self, "num_epochs", "num_minibatches", "lr", "lr_schedule_steps")

@@ -49,8 +49,9 @@ class ReinforceConfig:
     """Adam's step size."""
     lr_schedule: Schedule = "constant"
     """How the step size falls, from iteration to iteration."""
-    lr_schedule_steps: int = 1000
-    """Iterations until a linear schedule is at 0, an exponential one at a tenth."""
+    lr_schedule_steps: int | None = None
+    """Iterations until a linear or cosine schedule is at 0, an exponential one at a tenth; None:
+    the whole run."""
     max_grad_norm: float | None = None
     """Bound on the norm of the whole gradient."""
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -61,6 +62,11 @@ class ReinforceConfig:
     """Standard deviation of the first policy's actions."""
     normalize_obs: bool = False
     """Whether the policy sees observations standardised by the moments of all so far."""
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """A step an iteration."""
+        return 1
 
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_episodes", "lr", "hidden_sizes", "init_std")
