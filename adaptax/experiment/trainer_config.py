@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from adaptax.core.config import check_numbers, check_positive
-from adaptax.core.errors import check
+from adaptax.core.errors import check, unknown_name
 from adaptax.experiment.evaluator import EvaluatorConfig
+
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class TrainerConfig:
     evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
     patience: int | None = None
     """Evaluations in a row that are no better than the best after which to stop; None: go on."""
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    trackers: tuple[Tracker, ...] = ()
     """What else to tell of the run: TensorBoard, Weights & Biases, MLflow, Trackio."""
     quiet: bool = False
     """No progress on the console."""
@@ -48,6 +50,9 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
+        for name in self.trackers:
+            if name not in get_args(Tracker):
+                raise unknown_name("tracker", name, get_args(Tracker))
         check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores", "patience")
         evaluated = self.patience is None or self.evaluation_interval is not None
         check(evaluated, "patience counts evaluations: it needs an evaluation_interval")

@@ -11,10 +11,11 @@ import pytest
 from test_callbacks import Adding, run_with
 from test_trainer import column, trainer
 
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli, trackers
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trackers import MLflow, TensorBoard, Tracker, Trackio, WandB
+from adaptax.experiment.trainer_config import TrainerConfig
 
 EVALUATED = {"num_iterations": 2, "evaluation_interval": 1}
 
@@ -121,6 +122,11 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(monkeypatch, ki
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(AdaptaxError, match=rf"pip install 'adaptax\[{kind.__name__.lower()}\]'"):
         kind()
+
+
+def test_a_tracker_that_does_not_exist_is_refused_from_python():
+    with pytest.raises(ConfigError, match="unknown tracker 'wandbb'; did you mean 'wandb'"):
+        TrainerConfig("run", trackers=("wandbb",))
 
 
 def test_a_folder_of_the_packages_name_is_no_package(tmp_path, monkeypatch):
