@@ -37,7 +37,7 @@ class TrainerConfig:
     patience: int | None = None
     """Evaluations in a row that are no better than the best after which to stop; None: go on."""
     trackers: tuple[Tracker, ...] = ()
-    """What else to tell of the run: TensorBoard, Weights & Biases, MLflow, Trackio."""
+    """Whom else to tell of the run: any of tensorboard, wandb, mlflow and trackio."""
     quiet: bool = False
     """No progress on the console."""
     num_cores: int | None = None
