@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree
 
@@ -34,7 +35,7 @@ def make_every_core_a_device() -> None:
     if "JAX_NUM_CPU_DEVICES" in os.environ:
         return
     with contextlib.suppress(RuntimeError):
-        num = len(os.sched_getaffinity(0))
+        num = len(usable_cores())
         jax.config.update("jax_num_cpu_devices", num)  # type: ignore[no-untyped-call]
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from adaptax.core.compilation import keep_compiled_programs
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import AdaptaxError, ConfigError, one_line, out_of_memory, unknown_name
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
@@ -391,7 +392,7 @@ def _to_their_end(group: Any, train: Callable[[], Any], args: list[str]) -> None
     """Train all seeds of a group: as one program, or each in a process of its own."""
     from adaptax.experiment.group_processes import member_commands, run_processes
 
-    cores = len(os.sched_getaffinity(0))
+    cores = len(usable_cores())
     if len(group.seeds) == 1 or cores == 1 or group.in_one_program:
         _to_its_end(group, train)
         return

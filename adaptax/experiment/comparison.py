@@ -22,6 +22,7 @@ from adaptax.experiment.curves import (
     Curve,
     Run,
     RunGroup,
+    check_one_suite,
     has_interval,
     is_figure,
     over_seeds,
@@ -126,10 +127,7 @@ def score_in_words(groups: Sequence[RunGroup], metric: Metric) -> str:
 def _check_comparable(groups: Sequence[RunGroup], metric: Metric) -> None:
     """Raise an AdaptaxError unless all runs were evaluated on the same tasks in the same way."""
     runs = [run for group in groups for run in group.runs]
-    suites = {run.settings["suite.name"]: run.directory for run in runs}
-    if len(suites) > 1:
-        each = ", ".join(f"{suite} in {directory}" for suite, directory in suites.items())
-        raise AdaptaxError(f"compare takes groups on one suite, not on several: {each}")
+    check_one_suite(runs)
     found = differences_between(_configs(runs), ("task_set", "protocol"))
     if found:
         raise AdaptaxError(f"these runs were not evaluated alike: {'; '.join(found)}")

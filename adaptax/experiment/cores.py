@@ -9,7 +9,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.cores import CAN_BIND, bind, usable_cores
+from adaptax.core.errors import AdaptaxError, ConfigError, check
 
 _held: list[int] = []
 """Files whose locks this process holds as long as it lives."""
@@ -22,7 +23,8 @@ def take_cores(num_cores: int) -> list[int]:
     comes before JAX computes anything. It changes the whole process, so programs call it and the
     library does not. A core is taken by a lock, which ends with the process however that ends.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    check(CAN_BIND, "num_cores cannot be set: this system binds no process to cores; leave it out")
+    allowed = usable_cores()
     if num_cores > len(allowed):
         raise ConfigError(f"num_cores {num_cores} is more than the {len(allowed)} that there are")
     directory = Path(tempfile.gettempdir()) / f"adaptax-cores-{os.getuid()}"
@@ -44,7 +46,7 @@ def take_cores(num_cores: int) -> list[int]:
         taken[core] = file
         if len(taken) == num_cores:
             _held.extend(taken.values())
-            os.sched_setaffinity(0, taken)
+            bind(0, taken)
             return list(taken)
     for file in taken.values():
         os.close(file)

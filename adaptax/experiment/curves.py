@@ -68,6 +68,14 @@ def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
     return [_load_run(path) for path in dict.fromkeys(Path(d).resolve() for d in run_dirs)]
 
 
+def check_one_suite(runs: Sequence[Run]) -> None:
+    """Raise an AdaptaxError where runs are on several suites, whose figures share no scale."""
+    suites = {run.settings["suite.name"]: run.directory for run in runs}
+    if len(suites) > 1:
+        each = ", ".join(f"{suite} in {directory}" for suite, directory in suites.items())
+        raise AdaptaxError(f"figures of several suites do not compare; take one at a time: {each}")
+
+
 def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
     """Each folder of a group as one; of other runs those that differ in their seed only."""
     found = list[tuple[Path, list[Run]]]()

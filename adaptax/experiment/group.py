@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, stacked, unstacked, whole_of
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite, check
 from adaptax.core.experience import PyTree
 from adaptax.core.files import parse_json, read_plain, replacing
@@ -69,7 +69,7 @@ class Group:
         self.algorithm = self.members[0].algorithm
         self._interrupted = False
         self._is_compiled = False
-        self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "adaptax-seeds")
+        self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
 
     @property
     def in_one_program(self) -> bool:

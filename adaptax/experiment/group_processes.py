@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from adaptax.core.cores import bind, usable_cores
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, member_dir
@@ -91,8 +91,8 @@ def _bind(pid: int, seed: int, cores: dict[int, int]) -> None:
 
     Runs of others may be on it as well: they slow each other down, and none is refused.
     """
-    free = sorted(os.sched_getaffinity(0) - set(cores.values()))
+    free = [core for core in usable_cores() if core not in cores.values()]
     if free:
         cores[seed] = free[0]
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(pid, {cores[seed]})
+            bind(pid, {cores[seed]})

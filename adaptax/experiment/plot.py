@@ -12,6 +12,7 @@ from adaptax.experiment.curves import (
     Curve,
     Run,
     adaptation_curve,
+    check_one_suite,
     evaluation_curve,
     groups_of,
     interval_words,
@@ -44,6 +45,7 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     interpolated linearly, over the steps that all of the group have.
     """
     runs = load_runs(run_dirs)
+    check_one_suite(runs)
     figure, axes = _canvas("environment steps")
     axes.xaxis.set_major_formatter(engineering())
     if len(runs) == 1:
@@ -69,6 +71,7 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     runs = load_runs(run_dirs)
+    check_one_suite(runs)
     figure, axes = _canvas("episode on a new task")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for run in runs:
@@ -137,9 +140,7 @@ def _finish(figure: Figure, runs: list[Run], out: Path, what: str) -> Figure:
     """Title, legend below the axes, and the file."""
     axes = figure.axes[0]
     names = {run.name for run in runs}
-    suites = {run.settings["suite.name"] for run in runs}
-    title = suites.pop() if len(suites) == 1 else f"{len(suites)} suites"
-    axes.set_title(names.pop() if len(names) == 1 else title)
+    axes.set_title(names.pop() if len(names) == 1 else runs[0].settings["suite.name"])
     _, labels = axes.get_legend_handles_labels()
     columns = 2 if max(map(len, labels)) < 46 else 1
     figure.set_figheight(4.5 + 0.17 * max(len(labels) / columns - 4, 0))  # inches

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +12,7 @@ import jax
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.compilation import processor_lines
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
 from adaptax.networks.actor_critic import FeedForward
@@ -34,7 +34,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "device": _device(),
         "processor": _processor(),
         "engine": suite.engine,
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": len(usable_cores()),
     }
 
 

@@ -36,6 +36,7 @@ EVERY_OPTION = {
     "normalize_obs": True,
     "normalize_returns": True,
     "lr_schedule": "linear",
+    "lr_schedule_steps": 1000,
     "max_grad_norm": 0.5,
 }
 

@@ -131,7 +131,7 @@ def test_scores_are_of_the_test_episodes_where_there_are_some(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"suite": {"name": "bandit"}}, "one suite, not on several: ppo.*bandit in .*/b"),
+        ({"suite": {"name": "bandit"}}, "take one at a time: ppo.*bandit in .*/b"),
         ({"task_set": "xyz"}, "not evaluated alike: task_set of point-goal is abc in .*, xyz in"),
         ({"protocol": {"num_tasks": 5}}, r"not evaluated alike: .*protocol\.num_tasks is 3 in"),
         ({"params": ({"target": 9.0},) * 3}, "different tasks in their last evaluations"),

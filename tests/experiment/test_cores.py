@@ -9,6 +9,7 @@ import tempfile
 
 import pytest
 
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cores
 
@@ -87,3 +88,12 @@ def test_every_thread_of_a_run_with_one_core_is_on_it(own_locks):
         [sys.executable, "-c", THREADS], capture_output=True, text=True, env=own_locks
     )
     assert done.stdout.split() == ["1", "1"], done.stderr
+
+
+def test_cores_are_those_that_this_process_may_run_on():
+    assert usable_cores() == sorted(os.sched_getaffinity(0))
+
+
+def test_where_the_system_does_not_say_all_cores_are_ours(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable_cores() == list(range(os.cpu_count() or 1))

@@ -162,20 +162,25 @@ def test_seeds_are_averaged_over_the_steps_that_all_have(tmp_path):
     assert shown == {"rl2-ppo on point-goal, 2 seeds": [[0.0, 2e6, 3e6], [4.0, 24.0, 34.0]]}
 
 
-def test_groups_are_named_by_suite_and_by_the_settings_that_differ(tmp_path):
+def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     runs = [
         make_run(tmp_path / "a", 0, inner_lr=0.1),
         make_run(tmp_path / "b", 0, inner_lr=0.3),
         make_run(tmp_path / "c", 1, inner_lr=0.3),
-        make_run(tmp_path / "d", 0, suite="bandit"),
     ]
     figure = plot_learning(runs, tmp_path / "a.png")
     assert list(lines(figure)) == [
         "rl2-ppo on point-goal, inner_lr=0.1, 1 seed",
         "rl2-ppo on point-goal, inner_lr=0.3, 2 seeds",
-        "rl2-ppo on bandit, 1 seed",
     ]
-    assert figure.axes[0].get_title() == "2 suites"
+
+
+@pytest.mark.parametrize("plot", [plot_learning, plot_adaptation])
+def test_runs_on_two_suites_share_no_axis(tmp_path, plot):
+    runs = [make_run(tmp_path / "a", 0), make_run(tmp_path / "b", 0, suite="bandit")]
+    with pytest.raises(AdaptaxError, match=r"one at a time: point-goal in .*a, bandit in .*b"):
+        plot(runs, tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
 
 
 def test_a_run_given_twice_counts_once_and_a_seed_run_twice_is_no_second_seed(tmp_path):

@@ -263,7 +263,7 @@ def test_a_run_without_snapshots_cannot_be_resumed(tmp_path):
 def test_a_snapshot_of_another_algorithm_is_refused(tmp_path):
     trainer(tmp_path / "run", num_iterations=1).run()
     run = trainer(tmp_path / "run", num_iterations=2)
-    run.algorithm.init = lambda key: {"weights": jnp.zeros(3)}
+    run.algorithm.initial_state = lambda key: {"weights": jnp.zeros(3)}
     with pytest.raises(SnapshotError, match="snapshot and configuration differ at"):
         run.resume()
 

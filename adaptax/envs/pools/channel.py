@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import tempfile
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -62,7 +63,15 @@ class Channel:
         size = max(FIRST_BYTES, 2 * len(self._ours))
         while size < num_bytes:
             size *= 2
-        block = os.memfd_create("adaptax")
+        block = _nameless_file()
         os.ftruncate(block, size)
         self._ours = memoryview(mmap.mmap(block, size))
         return block
+
+
+def _nameless_file() -> int:
+    """An empty file that goes with its last user: in memory, or on disk where that cannot be."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("adaptax")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.step import step_extras
@@ -25,7 +25,7 @@ class CompiledPool:
 
     def __init__(self, env: Env, num_slots: int, num_threads: int = 1) -> None:
         self.env, self.spec, self.num_slots = env, env.spec, num_slots
-        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = num_threads or len(usable_cores())
         self._threads: ThreadPoolExecutor | None = None
         self.programs: set[Any] = set()
         """What has run on these threads and is compiled."""

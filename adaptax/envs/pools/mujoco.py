@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +14,7 @@ import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
 from adaptax.envs.env import episode_key
@@ -49,7 +49,7 @@ class MujocoPool:
         check(num_threads >= 0, f"num_threads must not be negative, but is {num_threads}")
         self.spec, self.num_slots = body.spec, num_slots
         self._body, model = body, body.model
-        self.num_threads = min(num_threads or len(os.sched_getaffinity(0)), num_slots)
+        self.num_threads = min(num_threads or len(usable_cores()), num_slots)
         # A pool of one thread would only add a hand-over: 0 steps on the calling thread.
         self._rollout = Rollout(nthread=self.num_threads if self.num_threads > 1 else 0)
         self._data = [mujoco.MjData(model) for _ in range(self.num_threads)]

@@ -7,7 +7,6 @@ reported at every step and ends nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3, ML45_V3, MT10_V3
 
 from adaptax.core.config import check_positive
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.envs.placement import placed
@@ -104,7 +104,7 @@ def _suite(
     suite = Suite(name, spec, train_tasks, test_tasks, pool, max_slots=MAX_SLOTS)
     num_workers = config.num_workers
     if num_workers is None:
-        num_workers = 0 if config.num_ray_actors else len(os.sched_getaffinity(0))
+        num_workers = 0 if config.num_ray_actors else len(usable_cores())
     return placed(suite, num_workers, config.num_ray_actors)
 
 
