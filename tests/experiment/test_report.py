@@ -172,7 +172,7 @@ def test_a_single_run_has_a_page_too(tmp_path, capsys):
         ([], "report takes one or more folders"),
         (["absent"], "is not a run directory"),
         (["a", "--out", "a.pdf"], "cannot write a page a.pdf: its name must end in .html"),
-        (["a", "b"], "one suite, not on several"),
+        (["a", "b"], "take one at a time"),
     ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(tmp_path, monkeypatch, capsys, words, message):
