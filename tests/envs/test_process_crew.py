@@ -415,7 +415,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+QUICK_ENDINGS = {"exception", "kill -9 in mid-step"}
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(x, marks=() if x in QUICK_ENDINGS else pytest.mark.slow) for x in ENDINGS],
+)
 def test_workers_end_with_their_parent(ending, tmp_path):
     code, expected = ENDINGS[ending]
     script = tmp_path / "owner.py"

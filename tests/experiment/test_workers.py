@@ -55,6 +55,7 @@ def in_process(tmp_path_factory):
     return left_behind(run_dir)
 
 
+@pytest.mark.slow  # the next one has it too
 def test_two_workers_train_the_same_agent(in_process, tmp_path):
     train(tmp_path / "run", num_workers=2)
     assert left_behind(tmp_path / "run") == in_process
@@ -71,6 +72,7 @@ def test_a_run_with_two_workers_resumes_in_mid_episode_bit_for_bit(in_process, t
     assert left_behind(run_dir) == in_process
 
 
+@pytest.mark.slow
 def test_resume_takes_another_number_of_workers(in_process, tmp_path):
     run_dir = tmp_path / "run"
     train(run_dir, num_workers=2, num_iterations=2)

@@ -25,8 +25,8 @@ LANES, EPISODES, HORIZON = 2, 3, 6
 IN_PROCESS, RAY = "in-process", "2 Ray actors"
 KINDS = [
     IN_PROCESS,
-    "1 worker",
-    "3 workers",
+    pytest.param("1 worker", marks=pytest.mark.slow),
+    "2 workers",
     "NextStep",
     "SameStep",
     "Disabled",
