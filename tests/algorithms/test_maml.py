@@ -354,7 +354,7 @@ def test_returns_are_means_over_the_episodes_of_each_stage():
         (ProMP, ProMPConfig(**SMALL, baseline_fit="previous")),
         pytest.param(TRPOMAML, TRPOMAMLConfig(**SMALL), marks=pytest.mark.slow),
         pytest.param(VPGMAML, VPGMAMLConfig(**SMALL), marks=pytest.mark.slow),
-        (DICEMAML, DICEMAMLConfig(**SMALL)),
+        pytest.param(DICEMAML, DICEMAMLConfig(**SMALL), marks=pytest.mark.slow),
     ],
 )
 def test_an_iteration_as_one_program_is_that_of_its_parts(kind, config, monkeypatch):

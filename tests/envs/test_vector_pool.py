@@ -108,7 +108,11 @@ DRIFTS = [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("make_vec", "make_env", "train", "num_lanes"),
-    [(sync, Counting, COUNTING, 4), (sync, Random, DRIFTS, 4), (spawned, Random, DRIFTS[:2], 1)],
+    [
+        (sync, Counting, COUNTING, 4),
+        (sync, Random, DRIFTS, 4),
+        pytest.param(spawned, Random, DRIFTS[:2], 1, marks=pytest.mark.slow),
+    ],
 )
 def test_every_mode_gives_the_data_of_single_environments(
     mode, make_vec, make_env, train, num_lanes
