@@ -73,7 +73,8 @@ def outcome(words: list[str]) -> str | None:
     """The line that refuses a command; None if it is accepted. Whatever else happens is raised."""
     out, err = io.StringIO(), io.StringIO()
     begin = mock.patch("adaptax.experiment.trainer.make_run_dir", side_effect=Accepted)
-    with begin, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    fresh = mock.patch("adaptax.algorithms.base.Algorithm.initial_state")  # takes seconds
+    with begin, fresh, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main(words)
         except Accepted:
