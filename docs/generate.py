@@ -1,21 +1,30 @@
-"""Writes docs/reference.md: every setting with its default and description, from the code."""
+"""Writes docs/reference.md, every setting from the code, and docs/recipes.md, every recipe."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import inspect
+import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
+
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.envs.registry import SUITES
 from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.recipe import TABLES, Measured, Recipe, all_recipes
+from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.trainer import TrainerConfig
 
 REFERENCE = Path(__file__).parent / "reference.md"
+RECIPES = Path(__file__).parent / "recipes.md"
+RESULTS = Path(__file__).parent.parent / "results" / "recipes"
+ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
+"""Environments of Stable-Baselines3 whose suites are not called gym:ID."""
 
 INTRODUCTION = """\
 # Reference: every setting
@@ -106,5 +115,110 @@ def _default(field: dataclasses.Field[Any], given: Any) -> str:
     return f"`{field.default if given is None else given!r}`"
 
 
+RECIPES_INTRODUCTION = """\
+# Recipes: settings that work
+
+Made by `make docs` from `adaptax/experiment/recipes/*.toml` and `results/recipes`; not to be
+edited by hand.
+
+`adaptax train ALGORITHM SUITE` and `adaptax.train("ALGORITHM", "SUITE")` take the settings that
+you do not give from the recipe for the two, say so in their first line, and record it in
+`config.json`. Flags and settings of your own come before a recipe's; who says how long to train
+(`--num-steps`, `--num-iterations`, `--max-seconds`) has none of its limits. `--recipe none`
+trains with the defaults of the classes ([reference.md](reference.md)), `--recipe NAME` with
+another recipe of the same algorithm, `--recipe FILE.toml` with one of your own. `adaptax list
+--recipes` names them all, `adaptax list --json` tells what is in them. `make_algorithm` and
+`make_suite` take no recipe.
+
+A recipe of your own:
+
+```toml
+[recipe]
+algorithm = "ppo"
+suites = ["cartpole"]
+
+[algorithm]
+lr = 1e-3
+critic.lr = 3e-3
+
+[trainer]
+num_steps = 50000
+```
+
+## What they come to
+
+Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds, and
+Student's 95 % interval of it. Steps are environment steps; minutes are a run's on one core of the
+machine named in the figures, compilation included, median over seeds. Beside it, where it has
+such an environment, Stable-Baselines3 with the settings of RL Baselines3 Zoo (rl_zoo3 2.9), as
+many steps as these say, 20 episodes of its last policy.
+
+    python benchmarks/recipes.py measure NAME
+    python benchmarks/recipes.py peers NAME
+    python benchmarks/recipes.py write
+
+"""
+
+
+def recipes() -> str:
+    """The page of recipes."""
+    lines = [RECIPES_INTRODUCTION]
+    heads = ["algorithm", "suite", "recipe", "steps", "return", "minutes"]
+    heads += ["Stable-Baselines3", "its steps"]
+    lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for recipe in all_recipes().values():
+        found = {measured.suite: measured for measured in recipe.measured}
+        for suite in recipe.about.suites:
+            cells = [recipe.about.algorithm, f"`{suite}`", f"[{recipe.name}](#{recipe.name})"]
+            cells += [*_figures(found.get(suite)), *_zoo(recipe, suite)]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for recipe in all_recipes().values():
+        lines += [f"## {recipe.name}\n", f"{recipe.about.source}\n"]
+        for table in TABLES:
+            lines += [f"    {flag}" for flag in _flags(table, getattr(recipe, table))]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _figures(found: Measured | None) -> list[str]:
+    if found is None:
+        return ["", "not measured", ""]
+    interval = _with_interval(found.mean, found.low, found.high)
+    return [f"{found.num_steps:,}", f"{interval}, {found.num_seeds} seeds", f"{found.minutes:.1f}"]
+
+
+def _with_interval(*figures: float) -> str:
+    return "{} [{}, {}]".format(*(f"{x:.4g}" for x in figures))
+
+
+def _zoo(recipe: Recipe, suite: str) -> list[str]:
+    """Stable-Baselines3's return and steps, empty where it was not run."""
+    env_id = ZOO.get(suite, suite.removeprefix("gym:"))
+    algorithm = {"ppo2": "ppo"}.get(recipe.about.algorithm, recipe.about.algorithm)
+    paths = sorted(RESULTS.glob(f"zoo.{algorithm}.{env_id}.*.json"))
+    runs = [json.loads(path.read_text()) for path in paths]
+    if not runs:
+        return ["", ""]
+    returns = np.array([run["return"] for run in runs])
+    interval = _with_interval(returns.mean(), *student_interval(returns))
+    return [f"{interval}, {len(runs)} seeds", f"{runs[0]['num_steps']:,}"]
+
+
+def _flags(room: str, settings: dict[str, Any]) -> Iterator[str]:
+    """Settings as flags, one a line."""
+    for name, value in settings.items():
+        flag = f"{room}.{name}"
+        if isinstance(value, dict):
+            yield from _flags(flag, value)
+        elif isinstance(value, bool):
+            start, _, end = flag.rpartition(".")
+            yield f"--{flag if value else f'{start}.no-{end}'}".replace("_", "-")
+        else:
+            words = " ".join(map(str, value)) if isinstance(value, list) else value
+            yield f"--{flag.removeprefix('trainer.')} {words}".replace("_", "-")
+
+
 if __name__ == "__main__":
     REFERENCE.write_text(reference())
+    RECIPES.write_text(recipes())

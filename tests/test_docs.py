@@ -52,6 +52,7 @@ def leads_somewhere(page, target):
 def test_reference_is_up_to_date_with_the_code():
     module = generator()
     assert module.REFERENCE.read_text() == module.reference(), "run `make docs`"
+    assert module.RECIPES.read_text() == module.recipes(), "run `make docs`"
 
 
 def test_reference_tells_a_setting_with_type_default_and_description():

@@ -25,6 +25,8 @@ RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
 class ListArgs:
     """Algorithms and task suites, one line each."""
 
+    recipes: bool = False
+    """Recipes instead: settings that were found to work for an algorithm on a suite."""
     json: bool = False
     """Machine-readable."""
 
@@ -236,6 +238,15 @@ def full_flag(arg: str, short: set[str]) -> str:
     arg = re.sub(r"^--algorithm\.memory(?==|$)", "--algorithm.memory.kind", arg)
     name = re.split("[=.]", arg.removeprefix("--").removeprefix("no-"))[0].replace("-", "_")
     return f"--trainer.{arg[2:]}" if arg.startswith("--") and name in short else arg
+
+
+def flag_value(args: Sequence[str], flag: str) -> str | None:
+    """What comes after a flag, or after its `=`; None where it is not given."""
+    for i, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name.replace("-", "_") == flag.replace("-", "_"):
+            return value if equals else "".join(args[i + 1 : i + 2])
+    return None
 
 
 def one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,10 @@ from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
+from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, member_dir
 from adaptax.experiment.provenance import check_networks
+from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
 from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -88,16 +91,24 @@ def train(
     """Train an algorithm on a suite, each an object or a registered name; the trainer afterwards.
 
     `algorithm` and `suite` are settings of what is named, `networks` the algorithm's, all others
-    the trainer's. The run is in `run_dir`, by default runs/ALGORITHM-SUITE, and calls `callbacks`.
-    With `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the
-    environment compiles.
+    the trainer's. Where both are names, those that are not given are a recipe's, if there is one
+    for the two, and with `recipe="none"` the defaults. The run is in `run_dir`, by default
+    runs/ALGORITHM-SUITE, and calls `callbacks`. With `seeds`, range(8) say, it is a group of runs,
+    one a seed, in one program where the environment compiles.
     """
-    chosen = suite_or_name
+    chosen, agent = suite_or_name, algorithm_or_name
+    recipe = CLASS_DEFAULTS
+    if isinstance(chosen, str) and isinstance(agent, str):
+        recipe = find_recipe(settings.get("recipe"), agent, chosen)
+        algorithm = recipe.settings("algorithm", algorithm or {})
+        suite = recipe.settings("suite", suite or {})
+        settings = {"recipe": recipe.name or None, **recipe.settings("trainer", settings)}
+    else:
+        check("recipe" not in settings, "a recipe goes with the names of algorithm and suite")
     if isinstance(chosen, str):
         chosen = make_suite(chosen, **(suite or {}))
     else:
         check(suite is None, "settings of a suite go with its name, not with a suite that is made")
-    agent = algorithm_or_name
     if isinstance(agent, str):
         agent = make_algorithm(agent, chosen.spec, networks, **(algorithm or {}))
     else:
@@ -106,6 +117,8 @@ def train(
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
+    if recipe is not CLASS_DEFAULTS and not config.quiet:
+        say(recipe.in_words(chosen.name), sys.stdout)
     trainer: Trainer | Group
     if seeds is None:
         trainer = Trainer(config, agent, chosen, callbacks)

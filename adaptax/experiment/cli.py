@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
@@ -28,6 +28,7 @@ from adaptax.experiment.arguments import (
     ReportArgs,
     ResumeArgs,
     VideoArgs,
+    flag_value,
     full_flag,
     one_line_warning,
     parse,
@@ -35,10 +36,13 @@ from adaptax.experiment.arguments import (
 from adaptax.experiment.console import say, settle
 from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
 
+if TYPE_CHECKING:
+    from adaptax.experiment.recipe import Recipe
+
 SEEDS = "Train from several seeds, 0:8 (0 to 7) or 0,3,5, each in a folder of RUN_DIR."
 USAGE = """usage: adaptax COMMAND ...
 
-  list                             algorithms and task suites
+  list                             algorithms, task suites, recipes
   train ALGORITHM SUITE            train, for example: adaptax train rl2-ppo half-cheetah-vel
   resume RUN_DIR                   go on exactly where the newest snapshot stands
   evaluate RUN_DIR                 held-out tasks: return per episode of adaptation
@@ -97,8 +101,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def list_command(args: list[str]) -> None:
     """`adaptax list`."""
-    if parse(ListArgs, args, "adaptax list").json:
-        print(json.dumps(_names(), indent=2))
+    options = parse(ListArgs, args, "adaptax list")
+    if options.json:
+        print(json.dumps({**_names(), "recipes": _recipes()}, indent=2))
+    elif options.recipes:
+        for recipe in _recipes():
+            print(f"{recipe['name']:<26} {recipe['algorithm']} {' '.join(recipe['suites'])}")
     else:
         _print_names()
 
@@ -117,31 +125,17 @@ def train_command(args: list[str]) -> None:
         raise ConfigError(
             "train takes an algorithm and a suite, then flags: adaptax train ALGORITHM SUITE ..."
         )
-    algorithm_entry, suite_entry = find_algorithm(names[0]), find_suite(names[1])
-    algorithm_class, algorithm_config = algorithm_entry.load()
-    suite_config, make = suite_entry.load()
+    algorithm_class, _ = find_algorithm(names[0]).load()
+    _, make = find_suite(names[1]).load()
 
-    from adaptax.experiment.build import default_run_dir, with_config
-    from adaptax.experiment.trainer import Trainer, TrainerConfig
+    from adaptax.experiment.build import with_config
+    from adaptax.experiment.recipe import CLASS_DEFAULTS
+    from adaptax.experiment.trainer import Trainer
 
-    settings: type[Any] = make_dataclass(
-        "Settings",
-        [
-            ("trainer", TrainerConfig, field(default=TrainerConfig(default_run_dir(*names)))),
-            ("algorithm", algorithm_config, field(default_factory=algorithm_config)),
-            ("suite", suite_config, field(default_factory=suite_config)),
-            ("seeds", Annotated[str | None, arg(help=SEEDS)], None),
-        ],
-        frozen=True,
-    )
-    settings.__doc__ = (
-        f"Train {names[0]} on {names[1]}. The trainer's flags also go without `trainer.`."
-    )
-    short = {f.name for f in fields(TrainerConfig)}
-    options = parse(
-        settings, [full_flag(a, short) for a in args[2:]], f"adaptax train {' '.join(names)}"
-    )
+    recipe, options = train_options(*names, args[2:])
     _set_up_process(options.trainer.num_cores)
+    if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
+        say(recipe.in_words(names[1]), sys.stdout)
     suite = with_config(make, options.suite)
     algorithm = algorithm_class(options.algorithm, suite.spec)
     if options.seeds is None:
@@ -152,6 +146,36 @@ def train_command(args: list[str]) -> None:
 
     group = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
     _to_their_end(group, group.run, ["train", *args])
+
+
+def train_options(algorithm: str, suite: str, args: Sequence[str]) -> tuple[Recipe, Any]:
+    """What `train` takes after the names; what no flag says is a recipe's, or the default."""
+    from adaptax.algorithms.registry import find_algorithm
+    from adaptax.core.config import from_dict
+    from adaptax.envs.registry import find_suite
+    from adaptax.experiment.build import default_run_dir
+    from adaptax.experiment.recipe import LIMITS, find_recipe
+    from adaptax.experiment.trainer_config import TrainerConfig
+
+    short = {f.name for f in fields(TrainerConfig)}
+    flags = [full_flag(word, short) for word in args]
+    recipe = find_recipe(flag_value(flags, "--trainer.recipe"), algorithm, suite)
+    given = [name for name in LIMITS if flag_value(flags, f"--trainer.{name}") is not None]
+    trainer = recipe.settings("trainer", dict.fromkeys(given)) | {"recipe": recipe.name or None}
+    configs = {
+        "trainer": from_dict(
+            TrainerConfig, {"run_dir": default_run_dir(algorithm, suite), **trainer}
+        ),
+        "algorithm": from_dict(find_algorithm(algorithm).load()[1], recipe.algorithm),
+        "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
+    }
+    rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]
+    seeds = ("seeds", Annotated[str | None, arg(help=SEEDS)], None)
+    settings: type[Any] = make_dataclass("Settings", [*rooms, seeds], frozen=True)
+    settings.__doc__ = (
+        f"Train {algorithm} on {suite}. The trainer's flags also go without `trainer.`."
+    )
+    return recipe, parse(settings, flags, f"adaptax train {algorithm} {suite}")
 
 
 def resume_command(args: list[str]) -> None:
@@ -367,6 +391,12 @@ def _names() -> dict[str, list[dict[str, str]]]:
         "algorithms": [{"name": a.name, "summary": a.summary} for a in all_algorithms()],
         "suites": [{"name": s.name, "summary": s.summary} for s in all_suites()],
     }
+
+
+def _recipes() -> list[dict[str, Any]]:
+    from adaptax.experiment.recipe import all_recipes
+
+    return [recipe.to_dict() for recipe in all_recipes().values()]
 
 
 def _print_names() -> None:

@@ -31,6 +31,7 @@ from adaptax.experiment.curves import (
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.plot import GREY
 from adaptax.experiment.plot_classes import has_classes, held_out_bars, joined_bars
+from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
 from adaptax.experiment.report_figures import (
     NamedCurve,
     check_plotly,
@@ -272,6 +273,7 @@ training from other seeds might differ, on these tasks. Curves have Student's in
             "processor": run.config.get("processor"),
             "cores": run.config.get("num_cores"),
             "task set": run.config.get("task_set"),
+            "recipe": run.config.get("trainer", {}).get("recipe"),
             **(run.config.get("versions") or {}),
         }
         rows = [(name, str(value)) for name, value in about.items() if value is not None]
@@ -336,7 +338,10 @@ def _defaults(part: str, name: str) -> dict[str, Any]:
 def _command(group: RunGroup, differing: Sequence[tuple[str, Any]]) -> str:
     """The command that trains the same, a flag a line."""
     config = group.runs[0].config
-    lines = [["adaptax", "train", config["algorithm"]["name"], config["suite"]["name"]]]
+    names = config["algorithm"]["name"], config["suite"]["name"]
+    lines = [["adaptax", "train", *names]]
+    if find_recipe(None, *names) is not CLASS_DEFAULTS:  # all that differs from these is a flag
+        lines.append(["--recipe", "none"])
     seeds = [run.seed for run in group.runs]
     lines.append(["--seeds", _seeds_text(seeds)] if len(seeds) > 1 else ["--seed", str(seeds[0])])
     trainer = config.get("trainer", {})

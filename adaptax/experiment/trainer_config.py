@@ -21,6 +21,10 @@ class TrainerConfig:
     seed: int = 0
     init_from: str | None = None
     """Directory of a run whose networks to begin with, instead of fresh ones; they must fit."""
+    recipe: str | None = None
+    """Where settings that are not given come from: a recipe of `adaptax list --recipes`, a file, or
+    none, which are the defaults; by default the recipe for this algorithm on this suite. `train`
+    takes it, and puts its name here."""
     num_iterations: int | None = None
     """Iterations in all; 100 where no limit is given."""
     num_steps: int | None = None

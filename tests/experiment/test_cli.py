@@ -475,9 +475,9 @@ def test_list_names_algorithms_and_suites(capsys):
 def test_list_as_json(capsys):
     cli.main(["list", "--json"])
     listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == ["algorithms", "suites"]
-    for entries in listed.values():
-        assert all(entry.keys() == {"name", "summary"} for entry in entries)
+    assert list(listed) == ["algorithms", "suites", "recipes"]
+    for entry in [*listed["algorithms"], *listed["suites"]]:
+        assert entry.keys() == {"name", "summary"}
     assert "nop" in [entry["name"] for entry in listed["algorithms"]]
     assert "point-goal" in [entry["name"] for entry in listed["suites"]]
 

@@ -58,7 +58,8 @@ def changed(config: Any) -> Any:
     hints = get_type_hints(type(config))
     for f in dataclasses.fields(config):
         before = getattr(config, f.name)
-        for value in other_values(hints[f.name], before):
+        recipe = ["none"] if f.name == "recipe" else None  # which has to be there
+        for value in recipe or other_values(hints[f.name], before):
             try:
                 config = dataclasses.replace(config, **{f.name: value})
             except ConfigError:

@@ -1,0 +1,208 @@
+"""Recipes: settings that were found to work for an algorithm on a suite, and what came of them.
+
+Each is a TOML file in `recipes/`, or anybody's:
+
+    [recipe]
+    algorithm = "ppo"
+    suites = ["cartpole", "gym:CartPole-v1"]
+    source = "Where the settings come from."
+
+    [algorithm]
+    lr = 1e-3
+
+    [suite]
+
+    [trainer]
+    num_steps = 100000
+
+`by_default = false` in the first table keeps it for who asks for it by name. `[[measured]]` tables
+come from `benchmarks/recipes.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.config import from_dict
+from adaptax.core.errors import ConfigError, check, unknown_name
+from adaptax.envs.registry import find_suite
+
+FOLDER = Path(__file__).parent / "recipes"
+NONE = "none"
+"""Asks for the defaults of the classes."""
+TABLES = ("algorithm", "suite", "trainer")
+LIMITS = ("num_iterations", "num_steps", "max_seconds")
+"""Settings of the trainer that say how long; whoever sets one of them wants none of the others."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a recipe comes to on a suite, over seeds."""
+
+    suite: str
+    num_seeds: int
+    num_steps: int
+    """Environment steps of a run."""
+    mean: float
+    """Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds,
+    and its 95 % bootstrap interval from `low` to `high`."""
+    low: float
+    high: float
+    minutes: float
+    """Of a run on one core, median over seeds."""
+    machine: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What a recipe is for."""
+
+    algorithm: str
+    suites: tuple[str, ...]
+    """Names, or patterns such as ml1-*."""
+    source: str = ""
+    """Where its settings come from."""
+    by_default: bool = True
+    """Whether these pairs are trained with it where no recipe is named."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of algorithm, suite and trainer, by name."""
+
+    name: str
+    """Of one of ours; of another its file."""
+    about: About
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    suite: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    measured: tuple[Measured, ...] = ()
+
+    def is_for(self, algorithm: str, suite: str) -> bool:
+        """Whether it was made for this algorithm on this suite."""
+        patterns = self.about.suites
+        return algorithm == self.about.algorithm and any(fnmatchcase(suite, p) for p in patterns)
+
+    def settings(self, table: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of one of its tables, with the given ones over them."""
+        own = getattr(self, table)
+        if any(name in given for name in LIMITS):
+            own = {name: value for name, value in own.items() if name not in LIMITS}
+        return merged(own, given)
+
+    def check(self, suite: str) -> None:
+        """Raise a ConfigError where its settings do not exist, or are wrong."""
+        from adaptax.experiment.trainer_config import TrainerConfig  # which takes JAX
+
+        try:
+            from_dict(
+                find_algorithm(self.about.algorithm).load()[1], self.algorithm, where="algorithm"
+            )
+            from_dict(find_suite(suite).load()[0], self.suite, where="suite")
+            from_dict(TrainerConfig, {"run_dir": "", **self.trainer}, where="trainer")
+        except ConfigError as error:
+            raise ConfigError(f"recipe {self.name}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything about it as JSON-ready values."""
+        tables = {table: getattr(self, table) for table in TABLES}
+        measured = [asdict(found) for found in self.measured]
+        return {"name": self.name, **asdict(self.about), "settings": tables, "measured": measured}
+
+    def in_words(self, suite: str) -> str:
+        """One line for the beginning of a run."""
+        line = f"recipe {self.name}"
+        for found in self.measured:
+            if found.suite == suite:
+                line += (
+                    f" (return {found.mean:.4g} [{found.low:.4g}, {found.high:.4g}] over "
+                    f"{found.num_seeds} seeds of {found.num_steps:,} steps)"
+                )
+        return f"{line}; without it: --recipe none"
+
+
+CLASS_DEFAULTS = Recipe("", About("", ()))
+"""No settings: those of the classes."""
+
+
+@cache
+def all_recipes() -> dict[str, Recipe]:
+    """Ours, by name."""
+    return {path.stem: read_recipe(path, path.stem) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def find_recipe(asked: str | None, algorithm: str, suite: str) -> Recipe:
+    """The recipe of this name or in this file; None asks for the pair's own, if there is one."""
+    if asked == NONE:
+        return CLASS_DEFAULTS
+    if asked is None:
+        found = [r for r in all_recipes().values() if r.is_for(algorithm, suite)]
+        found = [recipe for recipe in found if recipe.about.by_default]
+        # A name goes before a pattern.
+        found.sort(key=lambda recipe: suite not in recipe.about.suites)
+        return found[0] if found else CLASS_DEFAULTS
+    if asked.endswith(".toml"):
+        recipe = read_recipe(Path(asked), asked)
+    elif asked in all_recipes():
+        recipe = all_recipes()[asked]
+    else:
+        allowed = [name for name, r in all_recipes().items() if r.about.algorithm == algorithm]
+        raise unknown_name("recipe", asked, [NONE, *allowed])
+    theirs = recipe.about.algorithm
+    check(theirs == algorithm, f"recipe {asked} is for {theirs}, not for {algorithm}")
+    recipe.check(suite)
+    return recipe
+
+
+def read_recipe(path: Path, name: str) -> Recipe:
+    """The recipe in a file; a ConfigError where it is none."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # which TOML's and Unicode's errors are
+        raise ConfigError(f"cannot read the recipe {path}: {error}") from None
+    known = ("recipe", *TABLES, "measured")
+    for table, value in tables.items():
+        if table not in known:
+            raise unknown_name(f"table of the recipe {path}:", table, known)
+        kind = list if table == "measured" else dict
+        check(isinstance(value, kind), f"the recipe {path}: {table} must be a table")
+    check("recipe" in tables, f"the recipe {path} has no table [recipe]")
+    where = f"the recipe {path}"
+    return Recipe(
+        name,
+        from_dict(About, tables["recipe"], where=where),
+        *(tables.get(table, {}) for table in TABLES),
+        tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
+    )
+
+
+def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others over them; of configs within them too."""
+    result = dict(settings)
+    for name, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
+        result[name] = merged(result[name], value) if both else value
+    return result
+
+
+def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values, and of tables of such, as TOML."""
+    lines = list[str]()
+    for table, values in tables.items():
+        lines.append(f"[{table}]")
+        inner = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        for name, value in values.items():
+            if value is not None and name not in inner:
+                lines.append(f"{name} = {json.dumps(value)}")
+        lines.append("")
+        if inner:
+            lines.append(to_toml({f"{table}.{name}": value for name, value in inner.items()}))
+    return "\n".join(lines)

@@ -1,0 +1,62 @@
+"""A run of Stable-Baselines3 with the settings of RL Baselines3 Zoo, for benchmarks/recipes.py.
+
+    python sb3_zoo.py '{"algorithm": "ppo", "env_id": "CartPole-v1", "seed": 0}'
+
+The last line printed is JSON: mean return of 20 episodes of the last policy by its mode, seconds of
+training, and the settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from rl_zoo3 import ALGOS
+from rl_zoo3.train import train
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+NUM_EVALUATIONS = 20
+
+
+def main() -> None:
+    """Do what was asked, print."""
+    request = json.loads(sys.argv[1])
+    algorithm, env_id, seed = (request[name] for name in ("algorithm", "env_id", "seed"))
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--algo", algorithm, "--env", env_id, "--seed", str(seed), "-f", folder]
+        sys.argv = ["train", *words, "--eval-freq", "-1", "--verbose", "0", "--device", "cpu"]
+        started = time.perf_counter()
+        train()
+        seconds = time.perf_counter() - started
+        run = Path(folder) / algorithm / f"{env_id}_1"
+        env = make_vec_env(env_id, 1, seed=10_000 + seed)
+        moments = run / env_id / "vecnormalize.pkl"
+        if moments.exists():
+            env = VecNormalize.load(str(moments), env)
+            env.training = env.norm_reward = False
+        model = ALGOS[algorithm].load(run / env_id, device="cpu")
+        mean, _ = evaluate_policy(model, env, NUM_EVALUATIONS, deterministic=True)
+        settings = (run / env_id / "config.yml").read_text()
+    packages = ("rl_zoo3", "stable-baselines3", "sb3-contrib", "torch", "gymnasium")
+    figures = {
+        **request,
+        "return": float(mean),
+        "num_steps": model.num_timesteps,
+        "seconds": seconds,
+        "settings": settings,
+        "versions": {name: version(name) for name in packages},
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

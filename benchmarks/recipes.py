@@ -1,0 +1,189 @@
+"""Remakes what recipes come to: final return over seeds, and what a run takes on one core.
+
+Every run is the command of a person who gives no flags, but for seed and folder, bound to one core.
+A figure is the last evaluation of a run (after adaptation where the algorithm adapts), its mean
+over seeds with Student's 95 % interval. Each (recipe, suite, seed) leaves a JSON file in
+results/recipes; what is there is not run again. Peers are Stable-Baselines3 with the settings of
+RL Baselines3 Zoo, for as many steps as these say, judged alike: 20 episodes of the last policy.
+
+    python benchmarks/recipes.py measure [NAME ...] [--suites ...] [--seeds 0 1 2 3 4] [--cores 0 1]
+    python benchmarks/recipes.py peers [NAME ...]     make bench-peers, once before
+    python benchmarks/recipes.py write                figures to the recipes, docs/recipes.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.files import replacing
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.recipe import FOLDER, Measured, Recipe, all_recipes
+from adaptax.experiment.statistics import student_interval
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "results" / "recipes"
+RUNS = ROOT / "runs" / "recipes"
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_zoo.py"
+ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
+"""Environments of suites that are not called gym:ID."""
+SAME = {"ppo2": "ppo"}
+"""Algorithms of Stable-Baselines3 under other names here."""
+
+
+def pairs(options: argparse.Namespace) -> list[tuple[Recipe, str]]:
+    """The chosen recipes, each with its suites."""
+    chosen = [r for name, r in all_recipes().items() if not options.names or name in options.names]
+    every = [(recipe, suite) for recipe in chosen for suite in recipe.about.suites]
+    return [(r, suite) for r, suite in every if not options.suites or suite in options.suites]
+
+
+def path_of(recipe: Recipe, suite: str, seed: int, folder: Path = OUT) -> Path:
+    """Where the figures of a run are."""
+    return folder / f"{recipe.name}.{suite.replace(':', '-')}.{seed}.json"
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Whatever of the chosen recipes, suites and seeds has no result yet."""
+    work = [
+        (recipe, suite, seed, path_of(recipe, suite, seed))
+        for recipe, suite in pairs(options)
+        for seed in options.seeds
+    ]
+    run_on_cores(options.cores, [job for job in work if not job[3].exists()], one_run)
+
+
+def run_on_cores(cores: list[int], work: list[Any], run: Callable[..., None]) -> None:
+    """Each piece of work on one of the cores; the first that fails ends all."""
+    free: queue.Queue[int] = queue.Queue()
+    for core in cores:
+        free.put(core)
+
+    def on_a_core(job: tuple[Any, ...]) -> None:
+        core = free.get()
+        try:
+            run(core, *job)
+        finally:
+            free.put(core)
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(len(cores)) as threads:
+        list(threads.map(on_a_core, work))
+
+
+def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> None:
+    """Train as a person would, and keep the last evaluation."""
+    run_dir = RUNS / path.stem
+    own = [] if recipe.about.by_default else ["--recipe", recipe.name]
+    words = ["train", recipe.about.algorithm, suite, *own, "--seed", str(seed)]
+    command = [sys.executable, "-m", "adaptax", *words, "--run-dir", str(run_dir), "--overwrite"]
+    subprocess.run([*bound(core), *command, "--quiet"], check=True)
+    config = json.loads((run_dir / "config.json").read_text())
+    last, rows = read_rows(run_dir / PROGRESS)[-1], read_rows(run_dir / EVALUATIONS)
+    figures = {
+        "recipe": recipe.name,
+        "suite": suite,
+        "seed": seed,
+        "return": rows[-1]["episodes"][-1]["return_mean"],
+        "curve": [[row["num_steps"], row["episodes"][-1]["return_mean"]] for row in rows],
+        "num_steps": last["num_steps"],
+        "seconds": last["seconds"],
+        "command": " ".join(["adaptax", *words]),
+        **{name: config[name] for name in ("algorithm", "trainer", "protocol")},
+        **{name: config[name] for name in ("versions", "device", "processor", "num_cores")},
+    }
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"{path.stem:48s} {figures['return']:10.2f} {figures['seconds']:7.1f} s", flush=True)
+
+
+def bound(core: int) -> list[str]:
+    """What binds a command to a core."""
+    return ["taskset", "-c", str(core)]
+
+
+def peers(options: argparse.Namespace) -> None:
+    """Stable-Baselines3 on the chosen recipes' algorithms and suites."""
+    work = []
+    for recipe, suite in pairs(options):
+        algorithm = SAME.get(recipe.about.algorithm, recipe.about.algorithm)
+        env_id = ZOO.get(suite, suite.removeprefix("gym:"))
+        for seed in options.seeds:
+            path = OUT / f"zoo.{algorithm}.{env_id}.{seed}.json"
+            if not path.exists():
+                work.append((algorithm, env_id, seed, path))
+    run_on_cores(options.cores, list(dict.fromkeys(work)), one_peer)
+
+
+def one_peer(core: int, algorithm: str, env_id: str, seed: int, path: Path) -> None:
+    """One run of Stable-Baselines3."""
+    request = json.dumps({"algorithm": algorithm, "env_id": env_id, "seed": seed})
+    command = [*bound(core), str(PEERS), str(PEER_SCRIPT), request]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"{path.stem:48s} {result['return']:10.2f} {result['seconds']:7.1f} s", flush=True)
+
+
+def write(options: argparse.Namespace) -> None:
+    """Take the figures into the recipes."""
+    for recipe in all_recipes().values():
+        found = [measured(recipe, suite) for suite in recipe.about.suites]
+        path = FOLDER / f"{recipe.name}.toml"
+        text = path.read_text().partition("[[measured]]")[0].rstrip() + "\n"
+        for figures in (one for one in found if one is not None):
+            lines = [f"{name} = {json.dumps(value)}" for name, value in vars(figures).items()]
+            text += "\n".join(["", "[[measured]]", *lines, ""])
+        with replacing(path) as file:
+            file.write(text.encode())
+
+
+def measured(recipe: Recipe, suite: str) -> Measured | None:
+    """What a recipe's runs on a suite came to; None where there are none."""
+    every_seed = path_of(recipe, suite, 0).stem.removesuffix("0") + "*.json"
+    runs = [json.loads(path.read_text()) for path in sorted(OUT.glob(every_seed))]
+    if not runs:
+        return None
+    returns = np.array([run["return"] for run in runs])
+    low, high = student_interval(returns)
+    return Measured(
+        suite,
+        len(runs),
+        max(run["num_steps"] for run in runs),
+        *(float(f"{x:.5g}") for x in (returns.mean(), low, high)),
+        round(float(np.median([run["seconds"] for run in runs])) / 60, 2),
+        runs[0]["processor"],
+    )
+
+
+def main() -> None:
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("measure", measure), ("peers", peers), ("write", write)):
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+        if name != "write":
+            command.add_argument("names", nargs="*")
+            command.add_argument("--suites", nargs="+", default=[])
+            command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+            cores = sorted(os.sched_getaffinity(0))
+            command.add_argument("--cores", nargs="+", type=int, default=cores)
+    options = parser.parse_args()
+    options.function(options)
+
+
+if __name__ == "__main__":
+    main()

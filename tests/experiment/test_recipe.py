@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import adaptax
+from adaptax.core.errors import ConfigError
+from adaptax.experiment import cli
+from adaptax.experiment.recipe import (
+    CLASS_DEFAULTS,
+    About,
+    Recipe,
+    all_recipes,
+    find_recipe,
+    merged,
+    read_recipe,
+    to_toml,
+)
+
+OWN = """
+[recipe]
+algorithm = "reinforce"
+suites = ["cartpole"]
+
+[algorithm]
+lr = 0.02
+hidden_sizes = [5]
+num_episodes = 2
+
+[trainer]
+num_iterations = 2
+evaluation.num_lanes = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    return path
+
+
+def options(*args, algorithm="reinforce", suite="cartpole"):
+    return cli.train_options(algorithm, suite, args)[1]
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_every_recipe_has_settings_that_exist(name):
+    recipe = all_recipes()[name]
+    for suite in recipe.about.suites:
+        recipe.check(suite.replace("*", "reach-v3"))
+
+
+def test_every_pair_has_one_recipe_by_default():
+    pairs = [
+        (recipe.about.algorithm, suite)
+        for recipe in all_recipes().values()
+        if recipe.about.by_default
+        for suite in recipe.about.suites
+    ]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_recipe_comes_before_defaults_and_flags_before_a_recipe(own):
+    plain, found = options(), options("--recipe", str(own))
+    flags = options(f"--recipe={own}", "--algorithm.lr", "0.5", "--algorithm.hidden-sizes", "7")
+    assert (plain.algorithm.lr, plain.trainer.recipe) == (0.003, None)
+    assert (found.algorithm.lr, found.algorithm.hidden_sizes) == (0.02, (5,))
+    assert (found.trainer.num_iterations, found.trainer.evaluation.num_lanes) == (2, 2)
+    assert (flags.algorithm.lr, flags.algorithm.hidden_sizes) == (0.5, (7,))
+    assert flags.algorithm.num_episodes == 2 and flags.trainer.recipe == str(own)
+
+
+@pytest.mark.parametrize("flag", ["--num-steps", "--trainer.num_steps", "--num_steps"])
+def test_who_sets_a_limit_has_none_of_the_recipes(own, flag):
+    trainer = options("--recipe", str(own), flag, "77").trainer
+    assert (trainer.num_iterations, trainer.num_steps) == (None, 77)
+
+
+def test_a_pairs_own_recipe_is_taken_unless_told_otherwise(monkeypatch):
+    mine = Recipe("mine", About("reinforce", ("cart*",)), {"lr": 0.1})
+    nearer = Recipe("nearer", About("reinforce", ("cartpole",)), {"lr": 0.2})
+    asked = Recipe("asked", About("reinforce", ("cartpole",), by_default=False), {"lr": 0.3})
+    found = {recipe.name: recipe for recipe in (asked, mine, nearer)}
+    monkeypatch.setattr("adaptax.experiment.recipe.all_recipes", lambda: found)
+    assert options().algorithm.lr == 0.2
+    assert options("--recipe", "asked").algorithm.lr == 0.3
+    assert options("--recipe", "none").algorithm.lr == 0.003
+    assert find_recipe(None, "ppo", "cartpole") is CLASS_DEFAULTS
+
+
+def test_from_python_settings_come_before_a_recipe(own, tmp_path, capsys):
+    trainer = adaptax.train(
+        *("reinforce", "cartpole"),
+        algorithm={"lr": 0.5},
+        recipe=str(own),
+        num_iterations=1,
+        run_dir=tmp_path / "run",
+        evaluation_interval=None,
+        quiet=True,
+    )
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    trainer.close()
+    assert (config["algorithm"]["lr"], config["algorithm"]["hidden_sizes"]) == (0.5, [5])
+    assert (config["trainer"]["recipe"], config["trainer"]["num_iterations"]) == (str(own), 1)
+
+
+def test_a_recipe_goes_with_names(own, tmp_path):
+    suite = adaptax.make_suite("cartpole")
+    with pytest.raises(ConfigError, match="goes with the names"):
+        adaptax.train("reinforce", suite, recipe=str(own), run_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("lr", "lrr"), "unknown setting 'algorithm.lrr'; did you mean 'algorithm.lr'"),
+        (("0.02", '"x"'), "algorithm.lr"),
+        (("reinforce", "ppo"), "is for ppo, not for reinforce"),
+        (("[recipe]", "[recipee]"), "did you mean 'recipe'"),
+        (("[recipe]", "[algorithm]"), "cannot read the recipe"),
+        (("suites", "suite"), "unknown setting"),
+    ],
+)
+def test_a_faulty_recipe_is_one_line(own, change, message, capsys):
+    own.write_text(own.read_text().replace(*change, 1))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "reinforce", "cartpole", "--recipe", str(own)])
+    lines = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and len(lines) == 1 and message in lines[0]
+
+
+def test_an_unknown_recipe_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "a2c", "cartpole", "--recipe", "a2c-cartpol"])
+    assert "unknown recipe 'a2c-cartpol'; did you mean 'a2c-cartpole'" in capsys.readouterr().err
+
+
+def test_list_tells_recipes(capsys):
+    cli.main(["list", "--recipes"])
+    assert "a2c-cartpole" in capsys.readouterr().out
+    cli.main(["list", "--json"])
+    recipes = json.loads(capsys.readouterr().out)["recipes"]
+    assert {"name", "algorithm", "suites", "settings", "measured"} <= recipes[0].keys()
+
+
+def test_settings_within_settings_are_merged():
+    recipe = {"critic": {"lr": 1, "num_epochs": 2}, "lr": 3}
+    assert merged(recipe, {"critic": {"lr": 4}}) == {"critic": {"lr": 4, "num_epochs": 2}, "lr": 3}
+
+
+def test_toml_of_a_recipe_is_read_back(tmp_path):
+    tables = {
+        "recipe": {"algorithm": "ppo", "suites": ["cartpole"], "source": 'a "sweep"'},
+        "algorithm": {"lr": 1e-5, "critic": {"lr": 0.1}, "memory": {"kind": "gru"}},
+        "trainer": {"num_steps": 5, "num_iterations": None},
+    }
+    path = tmp_path / "own.toml"
+    path.write_text(to_toml(tables))
+    recipe = read_recipe(path, "own")
+    assert recipe.about == About("ppo", ("cartpole",), 'a "sweep"')
+    assert recipe.algorithm == tables["algorithm"] and recipe.trainer == {"num_steps": 5}
+    assert dataclasses.replace(recipe, name="x").to_dict()["settings"]["suite"] == {}
