@@ -132,7 +132,7 @@ def train_command(args: list[str]) -> None:
     from adaptax.experiment.recipe import CLASS_DEFAULTS
     from adaptax.experiment.trainer import Trainer
 
-    recipe, options = train_options(*names, args[2:])
+    recipe, options = train_options(names[0], names[1], args[2:])
     _set_up_process(options.trainer.num_cores)
     if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
         say(recipe.in_words(names[1]), sys.stdout)

@@ -179,8 +179,8 @@ def read_recipe(path: Path, name: str) -> Recipe:
     return Recipe(
         name,
         from_dict(About, tables["recipe"], where=where),
-        *(tables.get(table, {}) for table in TABLES),
-        tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
+        measured=tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
+        **{table: tables.get(table, {}) for table in TABLES},
     )
 
 

@@ -43,7 +43,7 @@ def main() -> None:
         if moments.exists():
             env = VecNormalize.load(str(moments), env)
             env.training = env.norm_reward = False
-        model = ALGOS[algorithm].load(run / env_id, device="cpu")
+        model = ALGOS[algorithm].load(run / f"{env_id}.zip", device="cpu")
         mean, _ = evaluate_policy(model, env, NUM_EVALUATIONS, deterministic=True)
         settings = (run / env_id / "config.yml").read_text()
     packages = ("rl_zoo3", "stable-baselines3", "sb3-contrib", "torch", "gymnasium")
