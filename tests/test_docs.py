@@ -172,3 +172,22 @@ def named_files(page: Path) -> list[str]:
 def test_modules_that_a_page_mentions_exist(page):
     paths = {name: ROOT / "adaptax" / name.removeprefix("adaptax/") for name in named_files(page)}
     assert [name for name, path in paths.items() if not path.is_file()] == []
+
+
+def published_variants():
+    """The suites with flags of the table of what papers used."""
+    table = (ROOT / "docs" / "suites.md").read_text().partition("## As published")[2]
+    return [
+        words.split()
+        for words in re.findall(r"`([^`]+)`", table.partition("\n## ")[0])
+        if words.split()[0] in SUITES
+    ]
+
+
+def test_published_variants_have_settings_that_exist():
+    from adaptax.experiment import cli
+
+    variants = published_variants()
+    assert len(variants) > 20
+    for suite, *flags in variants:
+        cli.train_options("nop", suite, flags)
