@@ -15,7 +15,7 @@ LEARNING_TESTS := $(wildcard tests/algorithms/test_*_learning.py) \
 	tests/experiment/test_image_networks.py tests/test_examples.py tests/test_tutorial.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs wheel bench bench-peers clean
+.PHONY: help install demo test test-slow test-pythons check docs wheel bench bench-peers clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,14 @@ test-slow: $(RAY_STAMP) ## Learning thresholds, variations, long runs, Ray, all 
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow $(LEARNING_TESTS)
 	XLA_FLAGS="$$XLA_FLAGS $(QUICK_COMPILER)" ADAPTAX_PHYSICS=host \
 		$(BIN)/python -m pytest -q -n 2 $(HOST_TESTS)
+
+PYTHONS ?= python3.11 python3.12 python3.13
+test-pythons: ## The tests with each of PYTHONS that there is, in environments of their own
+	@for python in $(PYTHONS); do \
+		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+			{ echo "no $$python here"; continue; }; \
+		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
 	$(BIN)/ruff check .
