@@ -29,6 +29,7 @@ CHAIN = {
     "num_updates": 400,
     "num_cycles": 20,
     "final_epsilon": 1.0,
+    "tau": 1.0,
     "target_update_interval": 50,
     "batch_size": 64,
 }

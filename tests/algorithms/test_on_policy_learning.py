@@ -1,8 +1,6 @@
 """Learning thresholds on CartPole-v1, in its compiled form.
 
-A2C makes one step of the optimizer an iteration, as it was published: minibatches of 32, Pyrado's
-default, at this learning rate drop to a return of 9 in two of three seeds. The threshold of PPO2 is
-what it was seen to reach.
+A2C is at its defaults. The threshold of PPO2 is what it was seen to reach.
 """
 
 import jax.numpy as jnp
@@ -37,7 +35,6 @@ def last_returns(name: str, total_steps: int, seed: int, **settings) -> float:
     return float(np.mean(returns[-20:]))
 
 
-A2C_SETTINGS = {"num_lanes": 16, "num_steps": 16 * 32, "num_minibatches": 1, "lr": 3e-3}
 PPO_SETTINGS = {"num_lanes": 8, "num_steps": 8 * 128, "num_epochs": 10, "lr": 1e-3}
 PPO_APART = {
     **PPO_SETTINGS,
@@ -50,7 +47,7 @@ PPO_APART = {
 @pytest.mark.parametrize(
     ("name", "settings", "num_steps", "threshold"),
     [
-        ("a2c", A2C_SETTINGS, 100_000, 150.0),
+        ("a2c", {}, 100_000, 150.0),
         ("ppo", PPO_APART, 40_000, 400.0),
         ("ppo2", {**PPO_SETTINGS, "num_minibatches": 32}, 40_000, 300.0),
     ],

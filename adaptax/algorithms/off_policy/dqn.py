@@ -48,10 +48,7 @@ OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": o
 class DQNConfig(OffPolicyConfig):
     """DQN; defaults are Pyrado's where no other source is named."""
 
-    num_steps: int = 200
-    """Environment steps of a cycle in all lanes, equally many in each; they go on where the last
-    cycle stopped."""
-    num_updates: int | Literal["auto"] = 50
+    num_updates: int | Literal["auto"] = 12
     """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many
     as its environment steps."""
     n_step: int = 3
@@ -67,16 +64,13 @@ class DQNConfig(OffPolicyConfig):
     """What it falls to."""
     epsilon_decay: float = 0.8
     """Factor on what of it is above `final_epsilon`, from iteration to iteration."""
-    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    optimizer: Literal["rmsprop", "adam"] = "adam"
     """What descends the loss."""
-    target_update_interval: int = 250
-    """Gradient steps from one update of the target to the next; at Pyrado's 5 the values grow
-    without bound on CartPole."""
-    tau: float = 1.0
+    tau: float = 0.01
     """Weight of the new values in an update of the target; 1 copies."""
-    lr: float = 5e-4
+    lr: float = 1e-3
     """Step size of the optimizer."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: float | None = 10.0
     """Bound on the norm of the gradient."""
 
     def __post_init__(self) -> None:

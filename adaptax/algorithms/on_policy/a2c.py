@@ -35,15 +35,23 @@ RMSPROP = partial(optax.rmsprop, decay=0.99, eps=1e-5, eps_in_sqrt=False)
 class A2CConfig(OnPolicyConfig):
     """A2C; defaults are Pyrado's where no other source is named."""
 
+    num_steps: int = 512
+    """Environment steps of an iteration in all lanes, equally many in each; they go on where the
+    last iteration stopped."""
+    lr: float = 2e-3
+    """Step size of the gradient optimizer."""
+    max_grad_norm: float | None = 0.5
+    """Bound on the norm of the gradient (Stable-Baselines3)."""
     value_coeff: float = 0.5
     """Weight of the value's loss, which is half the squared error."""
     entropy_coeff: float = 1e-3
     """Weight of the policy's entropy."""
-    num_minibatches: int = 64
-    """Parts of the pass over the data of an iteration."""
+    num_minibatches: int = 1
+    """Parts of the pass over the data of an iteration: one, since the gradient is of the policy
+    that acted (Mnih et al. 2016)."""
     num_epochs: ClassVar[int] = 1
     """Passes over the data of an iteration."""
-    monte_carlo_returns: bool = True
+    monte_carlo_returns: bool = False
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
 
     def __post_init__(self) -> None:
