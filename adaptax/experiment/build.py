@@ -180,7 +180,9 @@ def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
     """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
     first = load_run(member_dir(run_dir, seeds[0]), **changes)
     config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
-    return Group(config, seeds, first.algorithm, first.suite)
+    spec, recorded = first.suite.spec, [read_config(member_dir(run_dir, seed)) for seed in seeds]
+    algorithms = [recorded_algorithm(each, spec, networks=None) for each in recorded]
+    return Group(config, seeds, algorithms, first.suite)
 
 
 def recorded_trainer(run_dir: Path) -> TrainerConfig:
