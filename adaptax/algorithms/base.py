@@ -5,12 +5,12 @@ A third verb, `adapt`, is the evaluator's.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from adaptax.core.config import check_numbers
 from adaptax.core.devices import check_fits
 from adaptax.core.errors import NotFinite, check
 from adaptax.core.experience import Rollout
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
@@ -33,7 +34,9 @@ Data = TypeVar("Data")
 class Algorithm(ABC, Generic[State, Data]):
     """Everything learned is the state, one pytree; the object itself never changes.
 
-    Two algorithms of one class with equal settings are equal, and share what is compiled.
+    It is a pytree, which programs take as an argument: numbers of a config that are Hyperparameters
+    are its leaves, all else is static. Two algorithms share what is compiled where all that is
+    static is equal: class, other settings, spec, networks, and what else `__init__` has kept.
     """
 
     name: ClassVar[str]
@@ -65,6 +68,10 @@ class Algorithm(ABC, Generic[State, Data]):
     """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
     num_cycles: int = 1
     """Cycles of an iteration, each of one `collect` and one `update`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        jax.tree_util.register_pytree_with_keys(cls, _flatten_with_keys, _unflatten)
 
     def __init__(self, config: Any, spec: EnvSpec, networks: Any = None) -> None:
         """`networks` None stands for those that the config describes."""
@@ -120,7 +127,7 @@ class Algorithm(ABC, Generic[State, Data]):
         """
         whole = whole_of(self, state, sampler)
         if whole is not None:
-            state, (metrics,), (counted,) = whole.run(state, sampler, 1, keep)
+            state, (metrics,), (counted,) = whole.run(self, state, sampler, 1, keep)
             sampler.statistics.count(*counted.ended)
         else:
             state, metrics = self._cycle_by_cycle(state, sampler, keep)
@@ -153,7 +160,7 @@ class Algorithm(ABC, Generic[State, Data]):
         """
         if not self.traceable:
             return self.init(key)
-        shapes = jax.tree.leaves(jax.eval_shape(partial(_initial_state, self), key))
+        shapes = jax.tree.leaves(jax.eval_shape(_initial_state, self, key))
         largest = max((x.shape for x in shapes), key=math.prod, default=())
         check_fits(
             sum(x.size * x.dtype.itemsize for x in shapes),
@@ -168,17 +175,42 @@ class Algorithm(ABC, Generic[State, Data]):
         """Options of the compiler for `update`."""
         return {}
 
-    def _identity(self) -> tuple[Any, ...]:
-        return type(self), self.config, self.spec, self.networks
+    @final
+    def with_config(self, config: Any) -> Self:
+        """The same algorithm with another config; what `__init__` has kept stays."""
+        other = copy.copy(self)
+        other.config = config
+        return other
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Algorithm) and self._identity() == other._identity()
+        if type(self) is not type(other):
+            return False
+        own, others = vars(self), vars(other)
+        return own.keys() == others.keys() and all(_same(own[name], others[name]) for name in own)
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash((type(self), self.config, self.spec, self.networks))
 
 
-@partial(jax.jit, static_argnums=0)
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except ValueError:  # arrays do not say it in one word
+        return False
+
+
+def _flatten_with_keys(algorithm: Algorithm[Any, Any]) -> tuple[list[tuple[Any, Any]], Any]:
+    key, config = jax.tree_util.GetAttrKey("config"), algorithm.config
+    if isinstance(config, Hyperparameters):
+        return [(key, config)], algorithm.with_config(None)
+    return [], algorithm
+
+
+def _unflatten(static: Algorithm[Any, Any], config: Any) -> Algorithm[Any, Any]:
+    return static.with_config(*config) if config else static
+
+
+@jax.jit
 def _initial_state(algorithm: Algorithm[State, Any], key: jax.Array) -> State:
     return algorithm.init(key)
 

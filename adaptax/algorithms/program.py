@@ -58,14 +58,13 @@ def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]
     ) -> tuple[Any, Metrics]:
         return _with_numbers(algorithm.update(_with_rows(rest, rows), data))
 
-    return jax.jit(run, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+    return jax.jit(run, donate_argnums=1, compiler_options=dict(options))
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole iterations of an algorithm as one program, on the environment of a sampler."""
+    """Whole iterations as one program, of algorithms alike, on the environment of a sampler."""
 
-    algorithm: Algorithm[Any, Any]
     env: Any
     plan: Plan
     most: int
@@ -79,6 +78,7 @@ class Whole:
 
     def run(
         self,
+        algorithm: Algorithm[Any, Any],
         state: PyTree,
         sampler: Sampler,
         num: int,
@@ -88,47 +88,57 @@ class Whole:
 
         Replays of the given state lose their rows; what is left of it goes to `keep`, if any are.
         """
-        drawn, draws, kept = self._drawn(sampler, num)
-        standing = sampler.standing(self.standing)
-        (after, standing), record = self._called(_whole, state, standing, draws, num)
+        drawn, draws, kept = self._drawn(algorithm, sampler, num)
+        inputs = sampler.standing(self.standing), draws
+        (after, standing), record = self._called(_whole, algorithm, state, inputs, num)
         del kept
-        if keep is not None and self.algorithm.in_place:
-            keep(rewound(state, after, self.algorithm.in_place))
+        if keep is not None and algorithm.in_place:
+            keep(rewound(state, after, algorithm.in_place))
         return after, *self._counted(sampler, drawn, standing, record)
 
     def run_together(
         self,
+        algorithms: PyTree,
         states: PyTree,
         samplers: Sequence[Sampler],
         num: int,
         keep: Callable[[PyTree], None] | None = None,
     ) -> tuple[PyTree, list[tuple[list[Metrics], list[Counted]]]]:
-        """The same for S runs at once: states [S, ...], and a sampler and figures of each."""
-        drawn, draws, kept = zip(*(self._drawn(s, num) for s in samplers), strict=True)
+        """The same for S runs at once: algorithms and states [S, ...], a sampler of each."""
+        drawn, draws, kept = zip(
+            *(self._drawn(algorithms, sampler, num) for sampler in samplers), strict=True
+        )
         standing = stacked([sampler.standing(self.standing) for sampler in samplers])
-        every = jax.tree.map(lambda *xs: np.stack(xs), *draws)
-        (after, standing), record = self._called(_together, states, standing, every, num)
+        inputs = standing, jax.tree.map(lambda *xs: np.stack(xs), *draws)
+        (after, standing), record = self._called(_together, algorithms, states, inputs, num)
         del kept
-        if keep is not None and (names := self.algorithm.in_place):
+        if keep is not None and (names := algorithms.in_place):
             keep(jax.vmap(lambda old, new: rewound(old, new, names))(states, after))
         standings = unstacked(standing, len(samplers))
         records = [jax.tree.map(lambda x: x[i], record) for i in range(len(samplers))]  # noqa: B023
         each = zip(samplers, drawn, standings, records, strict=True)
         return after, [self._counted(*one) for one in each]
 
-    def _drawn(self, sampler: Sampler, num: int) -> tuple[Drawn, tuple[Draw, ...], Any]:
-        drawn = sampler.draw(self.plan, num, self.algorithm.num_cycles)
+    def _drawn(
+        self, algorithm: Algorithm[Any, Any], sampler: Sampler, num: int
+    ) -> tuple[Drawn, tuple[Draw, ...], Any]:
+        drawn = sampler.draw(self.plan, num, algorithm.num_cycles)
         draws, kept = sampler.arrays_of(drawn, self.example)
         return drawn, jax.tree.map(partial(_padded, self.most), draws), kept
 
     def _called(
-        self, program: Any, state: PyTree, standing: Any, draws: tuple[Draw, ...], num: int
+        self,
+        program: Any,
+        algorithm: Algorithm[Any, Any],
+        state: PyTree,
+        inputs: tuple[Any, tuple[Draw, ...]],
+        num: int,
     ) -> Any:
         """What comes of it, figures and outcomes as NumPy arrays."""
-        rows, rest = _rows_apart(self.algorithm, jax.tree.map(_strong, state))
-        run = _compiled(program, tuple(self.algorithm.compiler_options.items()))
+        rows, rest = _rows_apart(algorithm, jax.tree.map(_strong, state))
+        run = _compiled(program, tuple(algorithm.compiler_options.items()))
         try:
-            after, record = run(self, rows, rest, standing, draws, np.int32(num))
+            after, record = run(self, rows, algorithm, rest, *inputs, np.int32(num))
             return after, jax.device_get(record)
         except jax.errors.JaxRuntimeError as error:
             raise EnvironmentFault(one_line(error)) from error
@@ -173,9 +183,10 @@ def whole_of(
         return None  # it collects long rollouts: without a look at them
     if algorithm.data_by_task and len(jax.local_devices()) > 1 and not beside_others:
         return None  # devices share out the update instead
-    if algorithm not in sampler.programs:
-        sampler.programs[algorithm] = _planned(algorithm, state, sampler)
-    whole: Whole = sampler.programs[algorithm]
+    kind = jax.tree.structure(algorithm)
+    if kind not in sampler.programs:
+        sampler.programs[kind] = _planned(algorithm, state, sampler)
+    whole: Whole = sampler.programs[kind]
     return None if any(call.runs_apart(num_threads) for call in whole.plan.calls) else whole
 
 
@@ -196,7 +207,7 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
     steps = sum(int(np.prod(call.shape)) * call.num_steps for call in plan.calls)
     steps = max(steps * algorithm.num_cycles, 1)
     most = 1 if algorithm.in_place else int(np.clip(STEPS_OF_A_CALL // steps, 1, MOST_ITERATIONS))
-    return Whole(algorithm, env, plan, most, steps, example, standing)
+    return Whole(env, plan, most, steps, example, standing)
 
 
 @cache
@@ -205,15 +216,15 @@ def _compiled(program: Callable[..., Any], options: tuple[tuple[str, str], ...])
     return jax.jit(program, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
 
 
-def _together(whole: Whole, rows: Any, rest: Any, standing: Any, draws: Any, num: Any) -> Any:
-    """`_whole` of S runs, leaves [S, ...]."""
-    axes = (0, 0, 0, 0, None)
-    return jax.vmap(partial(_whole, whole), axes)(rows, rest, standing, draws, num)
+def _together(whole: Whole, *arguments: Any) -> Any:
+    """`_whole` of S runs, leaves [S, ...] of all arguments but `num`."""
+    return jax.vmap(partial(_whole, whole), (0, 0, 0, 0, 0, None))(*arguments)
 
 
 def _whole(
     whole: Whole,
     rows: dict[str, Any],
+    algorithm: Algorithm[Any, Any],
     rest: Any,
     standing: Standing | None,
     draws: tuple[Draw, ...],
@@ -223,14 +234,14 @@ def _whole(
     start = strongly_typed((_with_rows(rest, rows), standing))
     first = jax.tree.map(lambda x: x[0], draws)
     if whole.most == 1:
-        after, record = _iteration(whole, start, first)
+        after, record = _iteration(whole, algorithm, start, first)
         return after, jax.tree.map(lambda x: x[None], record)
-    shapes = jax.eval_shape(partial(_iteration, whole), start, first)[1]
+    shapes = jax.eval_shape(partial(_iteration, whole), algorithm, start, first)[1]
     blank = jax.tree.map(lambda x: jnp.zeros((whole.most, *x.shape), x.dtype), shapes)
 
     def iteration(loop: Any) -> Any:
         done, now, record = loop
-        now, new = _iteration(whole, now, jax.tree.map(lambda x: x[done], draws))
+        now, new = _iteration(whole, algorithm, now, jax.tree.map(lambda x: x[done], draws))
         return done + 1, now, jax.tree.map(lambda x, y: x.at[done].set(y), record, new)
 
     loop = (jnp.int32(0), start, blank)
@@ -239,20 +250,22 @@ def _whole(
 
 
 @partial(jax.jit, static_argnums=0)
-def _iteration(whole: Whole, start: Any, draws: tuple[Draw, ...]) -> Any:
+def _iteration(
+    whole: Whole, algorithm: Algorithm[Any, Any], start: Any, draws: tuple[Draw, ...]
+) -> Any:
     """One iteration; draws [C, ...]. Compiled by itself it is traced once, whoever calls it."""
 
     def cycle(now: Any, draws: tuple[Draw, ...]) -> Any:
         state, standing = now
         sampler = SamplerInProgram(whole.env, draws, standing, whole.example)
-        data = whole.algorithm.collect(state, sampler)  # type: ignore[arg-type]
+        data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
         assert sampler.plan == whole.plan
-        state, metrics = _with_numbers(whole.algorithm.update(state, data))
+        state, metrics = _with_numbers(algorithm.update(state, data))
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
         return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
 
-    num_cycles = whole.algorithm.num_cycles  # there may be no draws to count
-    after, (metrics, outcomes) = jax.lax.scan(cycle, start, draws, length=num_cycles)
+    num = algorithm.num_cycles  # there may be no draws to count
+    after, (metrics, outcomes) = jax.lax.scan(cycle, start, draws, length=num)
     return after, ({k: _over_cycles(x) for k, x in metrics.items()}, outcomes)
 
 

@@ -193,7 +193,14 @@ def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
     """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
     first = load_run(member_dir(run_dir, seeds[0]), **changes)
     config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
-    return Group(config, seeds, first.algorithm, first.suite)
+
+    def own(seed: int) -> Algorithm[Any, Any]:
+        recorded = read_config(member_dir(run_dir, seed))
+        algorithm = recorded_algorithm(recorded, first.suite.spec, networks=None)
+        # The same object where it can be, whatever an algorithm compares itself by.
+        return first.algorithm if algorithm.config == first.algorithm.config else algorithm
+
+    return Group(config, seeds, [own(seed) for seed in seeds], first.suite)
 
 
 def recorded_trainer(run_dir: Path) -> TrainerConfig:

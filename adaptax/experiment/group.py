@@ -1,4 +1,4 @@
-"""A group: the same training from several seeds, each an ordinary run in the group's folder.
+"""A group: training from several seeds, each an ordinary run in the group's folder.
 
 Where the environment compiles, an iteration is one program for all of them, compiled once. On a
 CPU the cores share the seeds out: measured, products of several seeds at once take as long there
@@ -48,25 +48,31 @@ class Group:
         self,
         config: TrainerConfig,
         seeds: Sequence[int],
-        algorithm: Algorithm[Any, Any],
+        algorithm: Algorithm[Any, Any] | Sequence[Algorithm[Any, Any]],
         suite: Suite,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        """Each seed has copies of the callbacks."""
+        """One algorithm for all seeds, or one for each; each seed has copies of the callbacks.
+
+        Algorithms that differ only in numbers of their configs are one program all the same.
+        """
         self.config, self.seeds, self.run_dir = config, checked_seeds(seeds), Path(config.run_dir)
+        num = len(self.seeds)
+        algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else algorithm
+        check(len(algorithms) == num, f"{len(algorithms)} algorithms for {num} seeds: one for each")
         self.members = [
             Trainer(
                 replace(config, run_dir=str(member_dir(self.run_dir, seed)), seed=seed, quiet=True),
-                algorithm,
+                own,
                 suite,
                 copy.deepcopy(callbacks),
             )
-            for seed in self.seeds
+            for seed, own in zip(self.seeds, algorithms, strict=True)
         ]
         for member in self.members:
             member.alone = False
             member.sampler.programs = self.members[0].sampler.programs
-        self.algorithm = self.members[0].algorithm
+        self._are_alike = len({jax.tree.structure(m.algorithm) for m in self.members}) == 1
         self._interrupted = False
         self._is_compiled = False
         self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
@@ -74,11 +80,10 @@ class Group:
     @property
     def in_one_program(self) -> bool:
         """Whether all seeds are one program; else they take turns."""
-        if not (self.algorithm.traceable and self.algorithm.collects_in_program):
+        algorithm = self.members[0].algorithm
+        if not (algorithm.traceable and algorithm.collects_in_program):
             return False
-        first = self.members[0]
-        state = jax.eval_shape(self.algorithm.init, named_key(self.seeds[0], "init"))
-        return whole_of(self.algorithm, state, first.sampler, beside_others=True) is not None
+        return self._whole(jax.eval_shape(algorithm.init, named_key(0, "init"))) is not None
 
     def run(self) -> list[Metrics]:
         """Train all members from the start; the last row of each one's `progress.jsonl`."""
@@ -180,8 +185,7 @@ class Group:
     def _answer(self, places: list[int], limits: dict[str, float]) -> None:
         """Have the next rows of these members."""
         members = [self.members[i] for i in places]
-        first = members[0]
-        whole = whole_of(self.algorithm, first.state, first.sampler, beside_others=True)
+        whole = self._whole(members[0].state)
         if len(members) > 1 and whole is not None:
             before = [member.sampler.save() for member in members]
             num = min(member.num_at_once(limits, whole) for member in members)
@@ -198,13 +202,20 @@ class Group:
             except AdaptaxError as error:
                 raise AdaptaxError(f"seed {member.config.seed}: {error}") from error
 
+    def _whole(self, state: PyTree) -> Whole | None:
+        """Iterations of all members as one program, if they can be."""
+        first = self.members[0]
+        if not self._are_alike:
+            return None
+        return whole_of(first.algorithm, state, first.sampler, beside_others=True)
+
     def _made(
         self, whole: Whole, members: list[Trainer], num: int
     ) -> list[tuple[PyTree, list[Metrics], list[Counted]]]:
         """What so many iterations of all members come to."""
 
         def one(member: Trainer) -> tuple[PyTree, list[Metrics], list[Counted]]:
-            return whole.run(member.state, member.sampler, num, member.keep)
+            return whole.run(member.algorithm, member.state, member.sampler, num, member.keep)
 
         if jax.default_backend() == "cpu":
             # The first goes ahead, or each would compile the program.
@@ -216,9 +227,9 @@ class Group:
             for member, state in zip(members, unstacked(states, len(members)), strict=True):
                 member.keep(state)
 
-        states = stacked([member.state for member in members])
+        algorithms, states = stacked([(member.algorithm, member.state) for member in members])
         samplers = [member.sampler for member in members]
-        states, figures = whole.run_together(states, samplers, num, keep)
+        states, figures = whole.run_together(algorithms, states, samplers, num, keep)
         each = zip(unstacked(states, len(members)), figures, strict=True)
         return [(state, *own) for state, own in each]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import secrets
 import sys
 import time
@@ -369,7 +368,7 @@ class Trainer:
 
     def _many_iterations(self, whole: Whole, num: int) -> list[Metrics]:
         started = time.perf_counter()
-        state, metrics, counted = whole.run(self.state, self.sampler, num)
+        state, metrics, counted = whole.run(self.algorithm, self.state, self.sampler, num)
         self.check(state, metrics)
         return self.take(state, metrics, counted, time.perf_counter() - started)
 
@@ -565,9 +564,7 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
     settings = over_the_run(algorithm.config, None if length is None else int(length))
     if settings is algorithm.config:
         return algorithm
-    algorithm = copy.copy(algorithm)
-    algorithm.config = settings
-    return algorithm
+    return algorithm.with_config(settings)
 
 
 def whats_next(run_dir: Path) -> str:

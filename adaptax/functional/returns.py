@@ -97,7 +97,7 @@ def returns_so_far(reward: jax.Array, ends: jax.Array, start: jax.Array) -> jax.
 
 
 def n_step_returns(
-    reward: jax.Array, ends: jax.Array, valid: jax.Array, n: int, discount: float
+    reward: jax.Array, ends: jax.Array, valid: jax.Array, n: int, discount: float | jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Discounted sums of up to n rewards from every step on, all arrays [..., T] (Sutton 1988).
 

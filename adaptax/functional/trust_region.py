@@ -6,7 +6,7 @@ Schulman et al. 2015, "Trust region policy optimization" (arXiv 1502.05477), app
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
+from adaptax.core.hyperparameters import Hyperparameters
 
 Product = Callable[[jax.Array], jax.Array]
 """A symmetric matrix as what it does to a vector [D]."""
@@ -35,7 +36,7 @@ class Divergence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TrustRegion:
+class TrustRegion(Hyperparameters):
     """How far a step may go and how it is found; defaults are garage's but for `base_eps`."""
 
     max_kl_step: float = 0.01
@@ -50,7 +51,7 @@ class TrustRegion:
     """Tries of the line search, the full step included."""
     hvp: Literal["exact", "finite_difference"] = "exact"
     """How the Fisher matrix is multiplied with a vector."""
-    base_eps: float = 1e-5
+    base_eps: float = field(default=1e-5, metadata={"static": True})
     """Relative step of the finite differences (garage's own RL2-TRPO example; ProMP too)."""
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ def credited(
     return _credited(config, max_path_length, dice, [rollout.steps for rollout in needed])
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(1, 2))
 def _credited(
     config: ProcessorConfig, max_path_length: int, dice: bool, history: list[Rollout]
 ) -> Samples:

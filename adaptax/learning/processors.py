@@ -19,6 +19,7 @@ import numpy as np
 from adaptax.core.config import check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, Rollout
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.precision import in_float64
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
 from adaptax.functional.returns import discounted_returns, episode_index, gae, path_ends
@@ -32,7 +33,7 @@ from adaptax.learning.baselines import (
 
 
 @dataclass(frozen=True)
-class ProcessorConfig:
+class ProcessorConfig(Hyperparameters):
     """How advantages come from rewards."""
 
     discount: float = 0.99
@@ -93,11 +94,11 @@ def process_samples(
     episode does, cut or not: only advantages count what it expects after a cut, from the last
     observation.
     """
-    samples: TaskSamples = in_float64(partial(_samples, config), rollout.steps, weights)
+    samples: TaskSamples = in_float64(_samples, config, rollout.steps, weights)
     return samples
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def _samples(config: ProcessorConfig, steps: Rollout, weights: Array | None) -> TaskSamples:
     paths, features = _clean(steps), FEATURES[config.baseline]
     ends = {"terminated": paths.terminated, "truncated": paths.truncated, "valid": paths.valid}
@@ -143,14 +144,14 @@ def process_dice_samples(
 
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
-    process = partial(_dice_samples, config, max_path_length)
-    samples: DiceSamples = in_float64(process, rollout.steps, weights)
+    process = partial(_dice_samples, max_path_length)
+    samples: DiceSamples = in_float64(process, config, rollout.steps, weights)
     return samples
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=0)
 def _dice_samples(
-    config: ProcessorConfig, max_path_length: int, steps: Rollout, weights: Array | None
+    max_path_length: int, config: ProcessorConfig, steps: Rollout, weights: Array | None
 ) -> DiceSamples:
     paths = one_episode_a_lane(steps, max_path_length)
     time = jnp.arange(max_path_length)

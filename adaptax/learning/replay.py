@@ -34,7 +34,6 @@ class ReplayConfig:
     """M: one for each task, filled and sampled apart."""
     n_step: int = 1
     """Rewards that a transition sums up, fewer where its episode ends before."""
-    discount: float = 0.99
 
 
 @jax.tree_util.register_dataclass
@@ -43,6 +42,8 @@ class Replay:
     """M rings of transitions, and the steps that wait for rewards which are still to come."""
 
     config: ReplayConfig = field(metadata={"static": True})
+    discount: jax.Array
+    """[] of rewards, for each step that they are away."""
     rows: Arrays
     """[M * size, ...], ring after ring."""
     sizes: jax.Array
@@ -117,7 +118,12 @@ _FIGURES = ("sizes", "num_added", "reward_mean", "reward_variance", "waiting_rin
 """What is saved beside transitions and waiting steps."""
 
 
-def make_replay(config: ReplayConfig, spec: EnvSpec, lanes: tuple[int, int] = (1, 1)) -> Replay:
+def make_replay(
+    config: ReplayConfig,
+    spec: EnvSpec,
+    discount: float | jax.Array,
+    lanes: tuple[int, int] = (1, 1),
+) -> Replay:
     """An empty replay; `lanes` (m, N) are those of the rollouts to come, if n_step is not 1.
 
     Raises an AdaptaxError where it does not fit into the memory of the device JAX computes on.
@@ -130,6 +136,7 @@ def make_replay(config: ReplayConfig, spec: EnvSpec, lanes: tuple[int, int] = (1
     waits = (*lanes, config.n_step - 1)
     return Replay(
         config=config,
+        discount=jnp.float32(discount),
         rows={name: jnp.zeros((num_rows, *s), dtype) for name, (s, dtype) in fields.items()},
         sizes=no_rings,
         heads=no_rings.copy(),
@@ -160,15 +167,15 @@ def add(
     rings = jnp.zeros(1, jnp.int32) if rings is None else jnp.asarray(rings, jnp.int32)
     replay = _counted(replay, steps, rings)
     if config.n_step == 1:
-        return _written(replay, _transitions(steps, config)[0], rings)
+        return _written(replay, _transitions(replay, steps)[0], rings)
     waiting = replay.waiting
     shape, expected = steps["valid"].shape[:2], waiting["valid"].shape[:2]
     check(shape == expected, f"a rollout of {shape} lanes for a replay of {expected}")
-    cut, _ = _transitions(waiting, config, cut=True)
+    cut, _ = _transitions(replay, waiting, cut=True)
     replay = _written(replay, {**cut, "valid": cut["valid"] & ~goes_on}, replay.waiting_rings)
     waiting = {**waiting, "valid": waiting["valid"] & goes_on}
     steps = {name: jnp.concatenate([waiting[name], x], 2) for name, x in steps.items()}
-    made, lacks = _transitions(steps, config)
+    made, lacks = _transitions(replay, steps)
     tail = _tail(steps, lacks, config.n_step - 1)
     return _written(replace(replay, waiting=tail, waiting_rings=rings), made, rings)
 
@@ -189,7 +196,7 @@ def read(replay: Replay, rings: jax.Array, ages: jax.Array) -> Transitions:
     oldest = replay.heads[rings] - replay.sizes[rings]
     index = rings * replay.config.size + (oldest + ages) % replay.config.size
     fields = {name: x[index] for name, x in replay.rows.items()}
-    discount = replay.config.discount ** fields.pop("num_steps").astype(jnp.float32)
+    discount = replay.discount ** fields.pop("num_steps").astype(jnp.float32)
     return Transitions(**fields, discount=discount)
 
 
@@ -243,15 +250,14 @@ def _counted(replay: Replay, steps: Arrays, rings: jax.Array) -> Replay:
     )
 
 
-def _transitions(
-    steps: Arrays, config: ReplayConfig, *, cut: bool = False
-) -> tuple[Arrays, jax.Array]:
+def _transitions(replay: Replay, steps: Arrays, *, cut: bool = False) -> tuple[Arrays, jax.Array]:
     """From single steps [m, N, T, ...]: transitions alike, and which steps still lack rewards.
 
     `cut`: none do; those that lack rewards are made of fewer, from the last one's successor on.
     """
-    n, valid, ends = config.n_step, steps["valid"], steps["terminated"] | steps["truncated"]
-    reward, last, num_steps = n_step_returns(steps["reward"], ends, valid, n, config.discount)
+    valid, ends = steps["valid"], steps["terminated"] | steps["truncated"]
+    n, discount = replay.config.n_step, replay.discount
+    reward, last, num_steps = n_step_returns(steps["reward"], ends, valid, n, discount)
     complete = valid & (cut | (num_steps == n) | jnp.take_along_axis(ends, last, -1))
     made = {
         "obs": steps["obs"],

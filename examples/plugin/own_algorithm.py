@@ -15,6 +15,7 @@ import optax
 import adaptax
 from adaptax.core.config import check_positive
 from adaptax.core.experience import zero_padding
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import discounted_returns
 from adaptax.networks.heads import ActionHead
@@ -33,7 +34,7 @@ class Policy(nn.Module):
 
 
 @dataclass(frozen=True)
-class MyReinforceConfig:
+class MyReinforceConfig(Hyperparameters):
     """Settings; each is a flag too, such as `--algorithm.lr 0.01`."""
 
     num_tasks: int = 8
@@ -65,7 +66,11 @@ class MyReinforce(adaptax.Algorithm):
     def __init__(self, config, spec, networks=None):
         super().__init__(config, spec, networks)
         self.networks = networks or Policy(spec.action)
-        self.optimizer = optax.adam(config.lr)
+
+    @property
+    def optimizer(self):
+        """Not kept by `__init__`: programs are compiled once for all values of `lr`."""
+        return optax.adam(self.config.lr)
 
     def init(self, key):
         """The state before training."""

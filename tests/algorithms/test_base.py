@@ -10,6 +10,7 @@ from toys import point_suite
 import adaptax
 from adaptax.algorithms.base import Algorithm, check_finite
 from adaptax.core.errors import ConfigError, NotFinite
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
 
@@ -150,6 +151,45 @@ def test_equal_algorithms_share_what_is_compiled_and_others_do_not():
     for algorithm in (one, same, other, one):
         algorithm.iteration(jnp.zeros(()), Given(jnp.array(1.0)))
     assert traced == [2.0, 3.0]
+
+
+@dataclass(frozen=True)
+class Numbers(Hyperparameters):
+    factor: float = 2.0
+    power: int = 1
+
+
+class Powers(Plain):
+    """Adds up powers of what it is given."""
+
+    traced = 0
+
+    def update(self, state, data):
+        Powers.traced += 1
+        return super().update(state, data**self.config.power)
+
+
+class Keeping(Powers):
+    """Keeps a number of its config, which programs then do not take as an argument."""
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        self.kept = np.full(2, config.factor)
+
+    def update(self, state, data):
+        return super().update(state, self.kept[0] * data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "traced", "sums"), [(Powers, 2, [4.0, 6.0, 8.0]), (Keeping, 3, [8.0, 18.0, 32.0])]
+)
+def test_algorithms_that_differ_in_numbers_share_what_is_compiled(kind, traced, sums):
+    """Unless `__init__` made something of the numbers."""
+    Powers.traced, found = 0, []
+    for settings in (Numbers(2.0), Numbers(3.0), Numbers(2.0, power=2)):
+        data = Given(jnp.array(2.0))
+        found.append(float(kind(settings, SPEC).iteration(jnp.zeros(()), data)[0]))
+    assert (Powers.traced, found) == (traced, sums)
 
 
 def test_settings_that_no_task_count_fits_are_refused():

@@ -16,22 +16,26 @@ import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
-from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.build import load_group, make_algorithm
 from adaptax.experiment.group import Group, group_seeds, parse_seeds
 from adaptax.experiment.group_processes import run_processes
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.trainer import TrainerConfig
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 SEEDS = (0, 1, 4)
 
 
-def group(run_dir, seeds=SEEDS, name="ppo", suite=None, **settings) -> Group:
-    suite = suite or cliff_suite()
+def group(run_dir, seeds=SEEDS, name="ppo", each=None, **settings) -> Group:
+    """`each`: settings of the algorithm for every seed."""
+    suite = cliff_suite()
     defaults = {"num_iterations": 6, "snapshot_interval": 2, "evaluation_interval": 3}
     config = TrainerConfig(
         str(run_dir), **{**defaults, "evaluation": EVALUATION, "quiet": True, **settings}
     )
-    return Group(config, seeds, make_algorithm(name, suite.spec, **SMALL[name]), suite)
+    common, *others = (
+        make_algorithm(name, suite.spec, **{**SMALL[name], **own}) for own in ({}, *(each or ()))
+    )
+    return Group(config, seeds, others if each else common, suite)
 
 
 def left_behind(run_dir, seed, iteration=6):
@@ -64,8 +68,6 @@ def test_every_seed_has_a_run_of_its_own(whole):
 
 
 def test_a_member_is_the_run_of_its_seed(whole, tmp_path):
-    from adaptax.experiment.trainer import Trainer
-
     config = group(tmp_path / "none").config
     suite = cliff_suite()
     alone = TrainerConfig(
@@ -105,6 +107,41 @@ def test_without_a_snapshot_of_one_all_begin_anew(whole, tmp_path):
         group(run_dir).resume()
     for seed in SEEDS:
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
+
+
+def test_members_may_have_settings_of_their_own(whole, tmp_path, monkeypatch):
+    """And stay one program: the member with the common ones is the same to the last bit."""
+    run_dir, each = tmp_path / "rates", [{}, {"lr": 1e-4}, {"discount": 0.5}]
+    monkeypatch.setattr(Trainer, "some_iterations", None)
+    runs = group(run_dir, each=each, num_iterations=4)
+    assert runs.in_one_program
+    runs.run()
+    group(run_dir, each=each).resume()
+    assert left_behind(run_dir, 0) == left_behind(whole[0], 0)
+    for seed in SEEDS[1:]:
+        assert left_behind(run_dir, seed)[0] != left_behind(whole[0], seed)[0]
+
+
+def test_members_with_settings_of_their_own_are_loaded_with_them(tmp_path):
+    suite, stds = adaptax.make_suite("point-goal"), (0.5, 0.25)
+    algorithms = [make_algorithm("cem", suite.spec, init_std=std) for std in stds]
+    config = TrainerConfig(str(tmp_path), num_iterations=1, evaluation_interval=None, quiet=True)
+    Group(config, (0, 1), algorithms, suite).run()
+    members = load_group(tmp_path, (0, 1)).members
+    assert tuple(member.algorithm.config.init_std for member in members) == stds
+
+
+def test_members_whose_settings_need_other_programs_take_turns(tmp_path):
+    each = [{"population_size": 8}, {"population_size": 16}]
+    runs = group(tmp_path / "sizes", (0, 1), "cem", each, num_iterations=1)
+    assert not runs.in_one_program
+    tasks, episodes = (SMALL["cem"][name] for name in ("num_tasks", "num_episodes"))
+    assert [row["num_episodes"] for row in runs.run()] == [n * tasks * episodes for n in (8, 16)]
+
+
+def test_there_is_an_algorithm_for_each_seed_or_one_for_all(tmp_path):
+    with pytest.raises(ConfigError, match="2 algorithms for 3 seeds: one for each"):
+        group(tmp_path, each=[{}, {}])
 
 
 KILLED = """

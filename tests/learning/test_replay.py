@@ -106,7 +106,7 @@ def make(
     spec: EnvSpec = SPEC,
     lanes: tuple[int, int] = (1, 1),
 ) -> Replay:
-    return make_replay(ReplayConfig(size, num_rings, n_step, DISCOUNT), spec, lanes)
+    return make_replay(ReplayConfig(size, num_rings, n_step), spec, DISCOUNT, lanes)
 
 
 @settings(max_examples=30, deadline=None)

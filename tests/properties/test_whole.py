@@ -29,14 +29,15 @@ def _one_device(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: one)
 
 
-def begun(entry, suite, seed: int = 0):
-    """An algorithm, its first state and its sampler."""
+def begun(entry, suite, seed: int = 0, scale: float = 1.0):
+    """An algorithm, all its numbers so many times as large, its first state and its sampler."""
     algorithm = small_agent(entry, suite)
     if entry.name == "rl2-trpo":
         # Ten conjugate gradients on so few trials magnify what is rounded otherwise.
         config = algorithm.config
         fewer = replace(config, trust_region=replace(config.trust_region, cg_iters=4))
         algorithm = type(algorithm)(fewer, suite.spec)
+    algorithm = jax.tree.map(lambda x: scale * x, algorithm)
     return algorithm, algorithm.init(named_key(seed, "init")), train_sampler(suite, seed)
 
 
@@ -90,9 +91,10 @@ def test_many_iterations_in_one_call_are_the_same_to_the_last_bit(entry):
         pytest.skip("it makes one iteration a call")
     alone, each = state, []
     for _ in range(3):
-        alone, metrics, counted = whole.run(alone, sampler, 1)
+        alone, metrics, counted = whole.run(algorithm, alone, sampler, 1)
         each.append((*metrics, *counted))
-    together, metrics, counted = whole.run(state, other := train_sampler(sampler.suite), 3)
+    other = train_sampler(sampler.suite)
+    together, metrics, counted = whole.run(algorithm, state, other, 3)
     assert fingerprint(together) == fingerprint(alone)
     assert fingerprint(other.save()) == fingerprint(sampler.save())
     for (one, did), new, done in zip(each, metrics, counted, strict=True):
@@ -103,21 +105,21 @@ def test_many_iterations_in_one_call_are_the_same_to_the_last_bit(entry):
 
 
 @quick_for("ppo", "sac")
-def test_three_seeds_in_one_program_are_three_runs(entry):
+def test_three_seeds_and_settings_in_one_program_are_three_runs(entry):
     skip_unless_whole(entry)
-    suite, seeds = cliff_suite(**SMALL_SUITE.get(entry.name, {})), (0, 1, 5)
-    alone, states, samplers = [], [], []
-    for seed in seeds:
-        algorithm, state, sampler = begun(entry, suite, seed)
+    suite = cliff_suite(**SMALL_SUITE.get(entry.name, {}))
+    alone, begins = [], []
+    for place in ((0, 1.0), (1, 0.9), (5, 0.8)):
+        algorithm, state, sampler = begun(entry, suite, *place)
         for _ in range(2):
             state, metrics = algorithm.iteration(state, sampler)
         alone.append((state, metrics, sampler.save()))
-        _, state, sampler = begun(entry, suite, seed)
-        states.append(state)
-        samplers.append(sampler)
-    together, whole = stacked(states), whole_of(algorithm, states[0], samplers[0])
+        begins.append(begun(entry, suite, *place))
+    algorithms, states, samplers = zip(*begins, strict=True)
+    whole = whole_of(algorithms[0], states[0], samplers[0])
+    every, together = stacked(algorithms), stacked(states)
     for _ in range(2):
-        together, figures = whole.run_together(together, samplers, 1)
+        together, figures = whole.run_together(every, together, samplers, 1)
     for one, state, own, sampler in zip(
         alone, unstacked(together, 3), figures, samplers, strict=True
     ):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -61,7 +61,7 @@ class MAMLConfig(ProcessorConfig):
     """E-MAML's term (Stadie et al. 2018): what was done before adaptation is worth what came of
     it after, on a task's average as in ProMP, or lane by lane."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    init_std: float = 1.0
+    init_std: float = field(default=1.0, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
 
     def __post_init__(self) -> None:
@@ -206,7 +206,7 @@ def task_step(
     return inner_step(objective, own, step_sizes, first_order=config.first_order)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=1)
 def stepped(
     config: MAMLConfig, policy: nn.Module, params: PyTree, own: PyTree, samples: Samples
 ) -> PyTree:

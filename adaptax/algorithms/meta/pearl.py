@@ -22,6 +22,7 @@ from adaptax.algorithms.off_policy.family import Learner, Optimizers, descended,
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
@@ -36,7 +37,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class PEARLConfig:
+class PEARLConfig(Hyperparameters):
     """PEARL; defaults are the authors' for half-cheetah-vel where no other source is named."""
 
     num_train_tasks: int = 100
@@ -261,7 +262,7 @@ class PEARL(Algorithm[State, Data]):
         # Whole episodes, so that a phase may be longer by almost one.
         context_size = max(config.num_initial_steps, visit) + 2 * spec.horizon
         replay, context = (
-            make_replay(ReplayConfig(size, config.num_train_tasks, 1, config.discount), spec)
+            make_replay(ReplayConfig(size, config.num_train_tasks), spec, config.discount)
             for size in (config.buffer_size, context_size)
         )
         return State(learner, replay, context, key)
@@ -534,4 +535,4 @@ def _mean_return(rollout: Rollout) -> jax.Array:
 
 _add = jax.jit(add)
 _sample = jax.jit(sample, static_argnums=2)
-_infer = jax.jit(PEARL.infer, static_argnums=0)
+_infer = jax.jit(PEARL.infer)

@@ -20,6 +20,7 @@ from adaptax.algorithms.on_policy.family import State, policy_actor, scheduled
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Rollout
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.returns import episode_index
@@ -33,7 +34,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class RL2Config:
+class RL2Config(Hyperparameters):
     """Trials, and the settings of an on-policy algorithm over them."""
 
     meta_batch_size: int = 32
@@ -80,7 +81,7 @@ class RL2Config:
     """Whether observations, actions, rewards and flags are normalised by their running moments."""
     normalize_returns: bool = False
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
-    init_std: float = 0.5
+    init_std: float = field(default=0.5, metadata={"static": True})
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     reward_scale: float = 0.1
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""

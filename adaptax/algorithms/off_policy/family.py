@@ -16,6 +16,7 @@ from adaptax.algorithms.program import ABSENT
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout, Transitions
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import anywhere
 from adaptax.functional.q_learning import averaged
@@ -28,7 +29,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Hyperparameters):
     """How experience is collected, kept and learned from.
 
     An iteration is `num_cycles` cycles, each of `num_steps` environment steps and then
@@ -192,8 +193,8 @@ def init_state(
     key: jax.Array,
 ) -> State:
     """The state before training: targets equal to what they lag behind, nothing in the replay."""
-    layout = ReplayConfig(config.buffer_size, 1, config.n_step, config.discount)
-    replay = make_replay(layout, spec, (1, config.num_lanes))
+    layout = ReplayConfig(config.buffer_size, 1, config.n_step)
+    replay = make_replay(layout, spec, config.discount, (1, config.num_lanes))
     learner = init_learner(params, target, optimizers, key)
     return State(learner, replay, jnp.zeros((), jnp.int32))
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
@@ -53,7 +54,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig:
+class OnPolicyConfig(Hyperparameters):
     """How experience is collected and learned from, and what the networks look like."""
 
     num_lanes: int = 8
@@ -83,7 +84,7 @@ class OnPolicyConfig:
     shuffle: Literal["auto", "sequences", "steps"] = "auto"
     """What minibatches are made of: single steps or whole lanes; `auto` takes lanes with memory,
     which needs them, and steps without."""
-    init_std: float = 1.0
+    init_std: float = field(default=1.0, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
     lr: float = 5e-4
     """Step size of the gradient optimizer."""

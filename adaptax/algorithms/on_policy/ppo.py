@@ -16,6 +16,7 @@ from adaptax.algorithms.on_policy import family
 from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
 from adaptax.core.config import check_positive
 from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
@@ -28,7 +29,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class CriticConfig:
+class CriticConfig(Hyperparameters):
     """How a value with an optimizer of its own is fitted; defaults are Pyrado's."""
 
     num_epochs: int = 10

@@ -14,6 +14,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
 from adaptax.functional.policy_losses import policy_gradient_loss
@@ -34,7 +35,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class ReinforceConfig:
+class ReinforceConfig(Hyperparameters):
     """REINFORCE with whole episodes and returns standardised over the batch."""
 
     num_lanes: int = 16
@@ -58,7 +59,7 @@ class ReinforceConfig:
     """Hidden layers of the policy."""
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     """What the policy remembers by, behind the hidden layers."""
-    init_std: float = 1.0
+    init_std: float = field(default=1.0, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
     normalize_obs: bool = False
     """Whether the policy sees observations standardised by the moments of all so far."""
@@ -110,7 +111,7 @@ class Reinforce(Algorithm[family.State, Data]):
         rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
         if config.baseline == "none":
             return rollout, jnp.zeros(rollout.valid.shape)
-        fitted = process_samples(rollout, ProcessorConfig(config.discount))
+        fitted = process_samples(rollout, changed(ProcessorConfig(), discount=config.discount))
         return rollout, fitted.value.astype(jnp.float32)
 
     def update(self, state: family.State, data: Data) -> tuple[family.State, Metrics]:

@@ -23,6 +23,7 @@ from adaptax.algorithms.on_policy.a2c import A2CConfig
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout, select
+from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import returns_so_far
@@ -37,7 +38,7 @@ FIGURES = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
 @dataclass(frozen=True)
-class SVPGConfig:
+class SVPGConfig(Hyperparameters):
     """How many particles there are, how they interact, and what each of them is."""
 
     num_particles: int = 8
@@ -154,7 +155,7 @@ def mean_gradient(
 
     With it the particle with its key and moments brought up to date, and figures.
     """
-    unclipped = replace(config, max_grad_norm=None)
+    unclipped = changed(config, max_grad_norm=None)
     watched = replace(particle, opt_state=recorder().init(particle.params))
     after, _, figures = family.learn_jointly(
         unclipped,

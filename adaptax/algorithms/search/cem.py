@@ -8,8 +8,7 @@ noisy cross-entropy method".
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 import flax.linen as nn
 import jax
@@ -41,7 +40,7 @@ class CEMConfig(SearchConfig):
 
     init_std: float = 1.0
     """Standard deviation of every parameter at the start."""
-    elite_fraction: float = 0.05
+    elite_fraction: float = field(default=0.05, metadata={"static": True})
     """Share of the candidates that the next mean and deviation are fitted to."""
     extra_std: float = 1.0
     """Deviation added at first, in squares, so that the search does not narrow too soon."""
@@ -121,7 +120,7 @@ class CEM(Algorithm[State, Data]):
         return mean_actor(self.policy, state.mean)
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def draw(config: CEMConfig, state: State) -> jax.Array:
     """Candidates [P, D] around the mean; the very first of all is the mean itself."""
     std = search_std(state.std, state.generation, config.extra_std, config.extra_std_generations)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.experience import Array
+from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import discounted_returns
@@ -26,7 +27,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Hyperparameters):
     """How many candidates a generation has, how they are scored, and what they are."""
 
     population_size: int = 64
@@ -78,7 +79,7 @@ def evaluated(config: SearchConfig, policy: Flat, candidates: Array, sampler: Sa
     return Data(candidates, *_scores(config, rollout.reward, ends))
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def _scores(
     config: SearchConfig, reward: jax.Array, ends: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
