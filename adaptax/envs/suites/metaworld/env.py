@@ -89,7 +89,8 @@ class Simulator:
     def __init__(self, name: str, goal_hidden: bool) -> None:
         if name not in ALL_V3_ENVIRONMENTS:
             raise unknown_name("Meta-World class", name, ALL_V3_ENVIRONMENTS)
-        self.env: Any = fast_class(ALL_V3_ENVIRONMENTS[name])()
+        original: Any = ALL_V3_ENVIRONMENTS[name]
+        self.env: Any = fast_class(original)()
         self.env._set_task_called = True  # what set_task does, without its pickled task
         self.env._partially_observable = goal_hidden
         self.env.__dict__.pop("sawyer_observation_space", None)  # depends on it

@@ -30,7 +30,7 @@ from adaptax.envs.task import ClassTasks
 Goals = dict[str, np.ndarray]
 """Goals of each class [50, D]."""
 MAX_SLOTS = 50
-"""A simulator takes 20 to 25 MB."""
+"""A class takes 20 MB in every process that has a lane of it."""
 
 
 @dataclass(frozen=True)
