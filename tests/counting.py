@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import gymnasium
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
@@ -121,3 +122,22 @@ def xla_threads(share) -> tuple[int, str]:
     x = jnp.ones((300, 300)) @ jnp.ones((300, 300))
     names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
     return sum(name.startswith("tf_XLAEigen") for name in names), str(x.dtype)
+
+
+CACHE_EVENTS: list[str] = []
+"""In a worker: what its compilation cache said, `hits` and `misses`."""
+
+
+def listen_to_cache(share) -> None:
+    """In a worker: begin to write down `CACHE_EVENTS`."""
+
+    def listener(event: str, **_) -> None:
+        if "/compilation_cache/cache_" in event:
+            CACHE_EVENTS.append(event.rpartition("_")[2])
+
+    jax.monitoring.register_event_listener(listener)
+
+
+def cache_events(share) -> list[str]:
+    """In a worker: `CACHE_EVENTS`."""
+    return CACHE_EVENTS

@@ -29,7 +29,7 @@ class SuiteEntry:
     """MODULE:CONFIG:FUNCTION in adaptax.envs.suites: the config's class, and what makes the suite
     of a config."""
     argument: str | None = None
-    """First argument of that function, where the name stands for many suites."""
+    """First argument of that function, where it makes several suites."""
 
     def load(self) -> tuple[type[Any], Callable[[Any], Suite]]:
         """Imports and gives the config's class, and the function from config to suite."""
@@ -158,17 +158,38 @@ SUITES = {
         SuiteEntry(
             "ml10",
             "Meta-World ML10: 10 classes, tested on 5 others",
-            "metaworld.suite:MetaWorldConfig:ml10",
+            "metaworld.suite:MLConfig:ml",
+            "ml10",
+        ),
+        SuiteEntry(
+            "ml25",
+            "Meta-World ML25: 25 classes, tested on 4 others and one of them",
+            "metaworld.suite:MLConfig:ml",
+            "ml25",
         ),
         SuiteEntry(
             "ml45",
             "Meta-World ML45: 45 classes, tested on 5 others",
-            "metaworld.suite:MetaWorldConfig:ml45",
+            "metaworld.suite:MLConfig:ml",
+            "ml45",
         ),
         SuiteEntry(
             "mt10",
             "Meta-World MT10: 10 classes whose goals are seen",
-            "metaworld.suite:MetaWorldConfig:mt10",
+            "metaworld.suite:MTConfig:mt",
+            "mt10",
+        ),
+        SuiteEntry(
+            "mt25",
+            "Meta-World MT25: 25 classes whose goals are seen",
+            "metaworld.suite:MTConfig:mt",
+            "mt25",
+        ),
+        SuiteEntry(
+            "mt50",
+            "Meta-World MT50: all 50 classes, goals seen",
+            "metaworld.suite:MTConfig:mt",
+            "mt50",
         ),
         SuiteEntry(
             f"{GYM_PREFIX}ID",

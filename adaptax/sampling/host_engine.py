@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -52,8 +53,8 @@ class Cursor:
         return self.shape[0] * self.shape[1]
 
     def seeds(self, slots: np.ndarray, episode: np.ndarray) -> np.ndarray:
-        """Seeds [K] of the next episodes in `slots`, where each slot has ended `episode` [P]."""
-        numbers = episode[slots] * np.uint32(self.num_slots) + slots.astype(np.uint32)
+        """Seeds [K] of the next episodes in K `slots`, which have ended `episode` [K] so far."""
+        numbers = episode * np.uint32(self.num_slots) + slots.astype(np.uint32)
         return episode_seeds(self.root, numbers)
 
     def slot_tasks(self) -> list[Task]:
@@ -92,33 +93,64 @@ class Cursor:
 
 
 def host_loop(
+    pool: Pool, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
+) -> tuple[Rollout, Cursor]:
+    """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes."""
+    every = np.arange(cursor.num_slots)
+    return joined(cursor, [interact(pool, actor, cursor, num_steps, num_episodes, every)])
+
+
+def joined(cursor: Cursor, parts: Sequence[Part]) -> tuple[Rollout, Cursor]:
+    """The rollout of all lanes [M, N, ...], in parts one below the other, and what follows it."""
+    times = [part.pop("t") for part in parts]
+    whole = jax.tree.map(_one_below_the_other, *parts)
+    rollout = jax.tree.map(lambda x: x.reshape(*cursor.shape, *x.shape[1:]), whole["rollout"])
+    after = replace(
+        cursor,
+        obs=whole["obs"],
+        carry=rollout.final_carry,
+        episode=whole["episode"],
+        t=max(times),
+    )
+    return rollout, after
+
+
+def _one_below_the_other(*rows: np.ndarray) -> np.ndarray:
+    return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+Part = dict[str, Any]
+"""What comes of K lanes in a row: `rollout` with leaves [K, ...], `obs` [K, O], `episode` [K] and
+`t` after it."""
+
+
+def interact(
     pool: Pool | Share,
     actor: Actor,
     cursor: Cursor,
     num_steps: int,
     num_episodes: int | None,
-    slots: np.ndarray | None = None,
-) -> tuple[Rollout, Cursor]:
-    """Interact for `num_steps`, or until each lane has ended `num_episodes` episodes.
+    slots: np.ndarray,
+) -> Part:
+    """The host loop in the lanes `slots` [K] alone, in a row.
 
-    Only the lanes in `slots` take part, all by default. The policy sees the others too: what it
-    answers one lane depends, in the last bit, on how many lanes there are.
+    The policy sees zeros in the others: what it answers one lane depends, in the last bit, on how
+    many lanes there are.
     """
-    tasks = cursor.slot_tasks()
-    active = np.arange(cursor.num_slots) if slots is None else slots
-    record = _Record(pool.spec, cursor.shape, num_steps)
-    obs, episode, t = np.array(cursor.obs), np.array(cursor.episode), cursor.t
+    tasks, lanes = cursor.slot_tasks(), _Lanes(cursor.shape, slots)
+    record, active = _Record(pool.spec, len(slots), num_steps), np.arange(len(slots))
+    obs, episode, t = np.asarray(cursor.obs)[slots], np.asarray(cursor.episode)[slots], cursor.t
     # The policy runs where the environments do; on a machine with a GPU that is not the default.
     cpu = jax.local_devices(backend="cpu")[0]
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
-    carry, step = (carry, carry), _no_step(pool.spec, cursor.num_slots)
-    extras: dict[str, jax.Array] = {}
+    carry, step = (carry, carry), _no_step(pool.spec, len(slots))
+    extras: dict[str, np.ndarray] = {}
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
-        lanes_obs, lanes_step = record.lanes(obs), record.lanes_step(step)
-        action, carry, new_extras = _advance(actor, carry, lanes_step, lanes_obs, key, np.uint32(t))
+        inputs = carry, lanes.every_step(step), lanes.every(obs), key, np.uint32(t)
+        action, carry, new_extras = _advance(actor, *inputs)
         record.write(step, extras)  # the last one, while the policy computes the next
-        chosen = np.asarray(action).reshape(cursor.num_slots, *action.shape[2:])
-        answer, extras = pool.step(active, chosen[active]), new_extras
+        chosen, extras = lanes.own(action), {k: lanes.own(x) for k, x in new_extras.items()}
+        answer = pool.step(slots[active], chosen[active])
         step = _whole(answer, active, obs, chosen)
         t += 1
         obs = obs.copy()
@@ -130,11 +162,13 @@ def host_loop(
                 active = active[episode[active] < num_episodes]
                 ended = ended[episode[ended] < num_episodes]
         if len(ended):
-            obs[ended] = pool.reset(ended, cursor.seeds(ended, episode), [tasks[i] for i in ended])
-    carry = _observe(actor, carry, record.lanes_step(step), key, np.uint32(t))
+            again = slots[ended]
+            seeds = cursor.seeds(again, episode[ended])
+            obs[ended] = pool.reset(again, seeds, [tasks[i] for i in again])
+    carry = _observe(actor, carry, lanes.every_step(step), key, np.uint32(t))
     record.write(step, extras)
-    after = replace(cursor, obs=obs, carry=carry, episode=episode, t=t)
-    return record.rollout(jax.tree.map(np.asarray, carry)), after
+    rollout = record.rollout(jax.tree.map(lanes.own, carry))
+    return {"rollout": rollout, "obs": obs, "episode": episode, "t": t}
 
 
 Carry = tuple[PyTree, PyTree]
@@ -229,23 +263,47 @@ def _whole(answer: Step, active: np.ndarray, obs: np.ndarray, action: np.ndarray
     )
 
 
+class _Lanes:
+    """Some lanes `slots` [K], in a row, among M * N."""
+
+    def __init__(self, shape: tuple[int, int], slots: np.ndarray) -> None:
+        self.shape, self.rows = shape, slice(slots[0], slots[-1] + 1)
+        self.num_others = shape[0] * shape[1] - len(slots)
+
+    def own(self, x: Any) -> np.ndarray:
+        """[M, N, ...] of all as [K, ...] of these."""
+        return np.asarray(x).reshape(-1, *x.shape[2:])[self.rows]
+
+    def every(self, x: np.ndarray) -> np.ndarray:
+        """[K, ...] of these as [M, N, ...] of all, zero in the others."""
+        whole = x
+        if self.num_others:
+            whole = np.zeros((len(x) + self.num_others, *x.shape[1:]), x.dtype)
+            whole[self.rows] = x
+        return whole.reshape(*self.shape, *x.shape[1:])
+
+    def every_step(self, step: Step) -> Step:
+        """What the actor observes of a step of these lanes."""
+        fields: dict[str, Any] = {name: self.every(getattr(step, name)) for name in FIELDS}
+        return Step(**fields)
+
+
 class _Record:
-    """A rollout being written: arrays [M * N, T, ...], zero where nothing was written.
+    """A rollout of K lanes being written: arrays [K, T, ...], zero where nothing was written.
 
     Every lane has a place of its own to write at, so that one that waits leaves no gap.
     """
 
-    def __init__(self, spec: EnvSpec, shape: tuple[int, int], num_steps: int) -> None:
-        self.spec, self.shape, self.num_steps = spec, shape, num_steps
-        self.num_slots = shape[0] * shape[1]
+    def __init__(self, spec: EnvSpec, num_slots: int, num_steps: int) -> None:
+        self.spec, self.num_slots, self.num_steps = spec, num_slots, num_steps
         self.arrays: dict[str, np.ndarray] = {}
         self.extras: dict[str, np.ndarray] = {}
         self.lengths = np.zeros(self.num_slots, int)
         self.in_step = True
         """Whether all lanes have written at every step, so that all are at the same place."""
 
-    def write(self, step: Step, extras: dict[str, jax.Array]) -> None:
-        """Record a step of all slots, and what the actor adds [M, N, ...]."""
+    def write(self, step: Step, extras: dict[str, np.ndarray]) -> None:
+        """Record a step of all lanes, and what the actor adds [K, ...]."""
         num_valid = np.count_nonzero(step.valid)
         if not num_valid:
             return
@@ -255,29 +313,13 @@ class _Record:
         for name in FIELDS:
             x = getattr(step, name)
             self._array(self.arrays, name, x)[rows, at] = x[rows]
-        for name, x in step_extras(self.spec, step).items():
-            self._array(self.extras, name, x)[rows, at] = x[rows]
-        for name, every in extras.items():
-            x = np.asarray(every).reshape(self.num_slots, *every.shape[2:])
+        for name, x in {**step_extras(self.spec, step), **extras}.items():
             self._array(self.extras, name, x)[rows, at] = x[rows]
         self.lengths[rows] += 1
 
-    def lanes(self, x: np.ndarray) -> np.ndarray:
-        """[M * N, ...] as [M, N, ...]."""
-        return x.reshape(*self.shape, *x.shape[1:])
-
-    def lanes_step(self, step: Step) -> Step:
-        """What the actor observes of a step of all slots."""
-        fields: dict[str, Any] = {name: self.lanes(getattr(step, name)) for name in FIELDS}
-        return Step(**fields)
-
     def rollout(self, carry: PyTree) -> Rollout:
-        """What was recorded."""
-        arrays, extras = (
-            {name: self.lanes(x) for name, x in found.items()}
-            for found in (self.arrays, self.extras)
-        )
-        return Rollout(**arrays, extras=extras, final_carry=carry)
+        """What was recorded, and the final carry, leaves [K, ...]."""
+        return Rollout(**self.arrays, extras=self.extras, final_carry=carry)
 
     def _array(self, arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
         if name not in arrays:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from metaworld.env_dict import ML10_V3
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3, ML25_V3, MT25_V3
 
 from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import find_suite
@@ -78,6 +78,62 @@ def test_mt10_shows_the_goal_and_the_class():
     assert tasks[0].class_name == "reach-v3"
     goal = np.asarray(tasks[0].params["rand_vec"][-3:], np.float32)
     np.testing.assert_array_equal(rollout.obs[0, 0, :, 36:39], np.tile(goal, (HORIZON, 1)))
+
+
+def class_names(distribution):
+    return list(dict.fromkeys(task.class_name for task in distribution.tasks))
+
+
+def one_goal(names, seed):
+    """In place of the goals: as many zeros as distinguish the classes and the seed."""
+    return {name: np.full((1, 3), float(i + 100 * seed)) for i, name in enumerate(names)}
+
+
+def test_the_other_benchmarks_have_metaworlds_classes(monkeypatch):
+    monkeypatch.setattr("adaptax.envs.suites.metaworld.suite.benchmark_goals", one_goal)
+    monkeypatch.setattr("adaptax.envs.suites.metaworld.suite._check_disjoint", lambda *_: None)
+    ml25, mt25, mt50 = (make_suite(name, num_workers=0) for name in ("ml25", "mt25", "mt50"))
+    assert class_names(ml25.train) == list(ML25_V3["train"])
+    assert class_names(ml25.test) == list(ML25_V3["test"])
+    assert class_names(mt25.train) == list(MT25_V3)
+    assert class_names(mt50.train) == list(ALL_V3_ENVIRONMENTS)
+    assert (mt25.spec.observation_size, mt50.spec.observation_size) == (39 + 25, 39 + 50)
+
+
+def test_some_classes_have_the_goals_that_they_have_among_all(ml10):
+    some = make_suite(
+        "ml10", classes=("push-v3", "reach-v3"), test_classes=("door-close-v3",), num_workers=0
+    )
+    assert class_names(some.train) == ["reach-v3", "push-v3"]  # in the benchmark's order
+    assert class_names(some.test) == ["door-close-v3"]
+    assert some.spec.num_classes == 2
+    assert goals(some.train) < goals(ml10.train)
+    assert goals(some.test) < goals(ml10.test)
+    assert len(goals(some.train)) == 100
+
+
+def test_classes_may_be_joined_by_commas(monkeypatch):
+    monkeypatch.setattr("adaptax.envs.suites.metaworld.suite.benchmark_goals", one_goal)
+    suite = make_suite("mt10", classes=("reach-v3,door-open-v3",), num_workers=0)
+    assert class_names(suite.train) == ["reach-v3", "door-open-v3"]
+    assert suite.spec.observation_size == 39 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("ml10", {"classes": ("reach",)}, "class among ml10's training classes 'reach'; did you"),
+        ("ml10", {"classes": ("lever-pull-v3",)}, "training classes 'lever-pull-v3' "),
+        ("ml10", {"test_classes": ("reach-v3",)}, "class among ml10's test classes 'reach-v3'"),
+        ("mt10", {"classes": ("reach-v3", "reach-v3")}, "named twice: reach-v3, reach-v3"),
+        ("mt10", {"test_classes": ("reach-v3",)}, "unknown setting 'suite.test_classes'"),
+        ("ml1-reach-v3", {"classes": ("reach-v3",)}, "unknown setting 'suite.classes'"),
+    ],
+)
+def test_a_wrong_choice_of_classes_is_one_line(name, settings, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        make_suite(name, **settings)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

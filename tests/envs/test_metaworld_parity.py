@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import numpy as np
 import pytest
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
-from adaptax.envs.suites.metaworld.env import MODEL_FIELDS, MetaWorldEnv
-from adaptax.envs.suites.metaworld.fast import _FastSteps, fast_class
+from adaptax.envs.suites.metaworld.env import MetaWorldEnv
+from adaptax.envs.suites.metaworld.fast import MODEL_FIELDS, _FastSteps, fast_class
 
 NUM_STEPS, NUM_SCRIPTED = 200, 60
 
@@ -92,6 +94,29 @@ def test_an_episode_is_that_of_a_new_object_whatever_came_before(name):
     assert changed <= set(MODEL_FIELDS)
 
 
+@pytest.mark.parametrize("name", ["push-v3", "door-open-v3"])
+def test_lanes_of_a_class_share_its_model_and_nothing_else(name):
+    goals = [goal_of(original(name), seed) for seed in (1, 2)]
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (40, 4)).astype(np.float32)
+    lanes = [MetaWorldEnv(), MetaWorldEnv()]
+    seen = [
+        [env.reset(options={"class": name, "rand_vec": goal})[0]]
+        for env, goal in zip(lanes, goals, strict=True)
+    ]
+    rewards = [[], []]
+    for action in actions:
+        for k, env in enumerate(lanes):
+            obs, reward, *_ = env.step(action)
+            seen[k].append(obs)
+            rewards[k].append(reward)
+    for k, goal in enumerate(goals):
+        _, alone = their_episode(name, goal, actions)
+        np.testing.assert_array_equal(seen[k], alone[0])
+        np.testing.assert_array_equal(rewards[k], alone[1])
+    assert lanes[0].model is lanes[1].model
+    assert lanes[0].data is not lanes[1].data
+
+
 def model_fields(env):
     """Every array of the model that is free of NaN."""
     names = (name for name in dir(env.model) if not name.startswith("_"))
@@ -100,8 +125,18 @@ def model_fields(env):
 
 
 @pytest.mark.parametrize("name", IN_ML10)
-def test_every_faster_step_is_in_use(name):
-    fast = fast_class(ALL_V3_ENVIRONMENTS[name])
-    faster = {key: value for key, value in vars(_FastSteps).items() if not key.startswith("__")}
-    assert {key: value for key, value in vars(fast).items() if key in faster} == {}
-    assert all(getattr(fast, key) is value for key, value in faster.items())
+def test_every_faster_step_is_in_use_with_code_of_its_own(name):
+    fast, other = (fast_class(ALL_V3_ENVIRONMENTS[each]) for each in (name, "coffee-pull-v3"))
+    assert fast_class(ALL_V3_ENVIRONMENTS[name]) is fast
+    for key, value in vars(_FastSteps).items():
+        if isinstance(value, FunctionType | property):
+            ours, theirs, source = (
+                code_of(x) for x in (getattr(fast, key), getattr(other, key), value)
+            )
+            assert ours == theirs == source
+            assert ours is not theirs
+
+
+def code_of(method):
+    """The code of a method or of a property's."""
+    return getattr(method, "fget", method).__code__

@@ -18,7 +18,15 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from counting import Counting, Random, begun, step, xla_threads
+from counting import (
+    Counting,
+    Random,
+    begun,
+    cache_events,
+    listen_to_cache,
+    step,
+    xla_threads,
+)
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
@@ -379,6 +387,20 @@ def test_a_workers_policy_has_one_thread_and_the_parents_precision(monkeypatch):
     assert other.run(xla_threads) == [(1, "float64")]
     pool.close()
     other.close()
+
+
+def test_a_second_start_of_a_worker_compiles_nothing_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    told = []
+    for _ in range(2):
+        mine = sampler(ProcessCrew(1), {})
+        mine._pool(2).run(listen_to_cache)
+        steps(mine, 3)
+        told += mine._pool(2).run(cache_events)
+        mine.close()
+    assert "misses" in told[0]
+    assert set(told[1]) == {"hits"}
 
 
 OWNER = """

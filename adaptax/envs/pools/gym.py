@@ -14,13 +14,14 @@ import numpy as np
 
 from adaptax.core.errors import check, one_line
 from adaptax.core.experience import PyTree
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
     as_flag,
     as_float32,
+    as_number,
     observation_encoder,
     reset_options,
     success_in,
@@ -60,13 +61,26 @@ class GymPool:
         check_actions(self.spec, actions, len(slots))
         # The precision of the log, so that an episode played again takes the very same actions.
         actions = actions.astype(self.spec.action.dtype)
-        reward = np.zeros(len(slots), np.float32)
-        terminated, truncated, success = np.zeros((3, len(slots)), bool)
-        for k, slot in enumerate(slots.tolist()):
-            reward[k], terminated[k], truncated[k], success[k] = self._step_one(slot, actions[k])
+        log = self._log
+        log.require(log.running[slots], slots, "no running episode: reset it first")
+        log.require_finite(actions, slots, "the action")
+        last = log.num_steps[slots] + 1 >= self.spec.horizon
+        log.running[slots] = False  # After a fault below nobody knows where they stand.
+        every = slots.tolist()
+        numbers = isinstance(self.spec.action, Continuous)
+        native = self._decode(actions) if numbers else map(self._decode_one, every, actions)
+        answers = [self._step_one(*each) for each in zip(every, native, strict=True)]
+        obs, rewards, terminated, truncated, success = (
+            np.array(x) for x in zip(*answers, strict=True)
+        )
+        reward = as_float32(rewards, "the reward")
+        log.require_finite(obs, slots, "the observation")
+        log.require_finite(reward, slots, "the reward")
+        truncated = (truncated | last) & ~terminated
+        log.add(slots, actions, obs, terminated | truncated)
         return Step(
             reward=reward,
-            next_obs=self._log.obs[slots],
+            next_obs=obs,
             terminated=terminated,
             truncated=truncated,
             info={"success": success} if self.spec.has_success else {},
@@ -97,33 +111,27 @@ class GymPool:
             obs = self._encode(native)
         except (Exception, SystemExit) as error:
             raise self._log.fault(slot, one_line(error)) from error
-        self._require_finite(slot, obs, "the observation after the reset")
+        self._log.require_finite(obs[None], np.array([slot]), "the observation after the reset")
         self._log.begin(slot, seed, obs)
 
-    def _step_one(self, slot: int, action: np.ndarray) -> tuple[float, bool, bool, bool]:
-        """Reward, terminated, truncated and success of one step in one slot."""
-        if not self._log.running[slot]:
-            raise self._log.fault(slot, "no running episode: reset it first")
-        self._log.running[slot] = False  # After a fault below nobody knows where it stands.
-        self._require_finite(slot, action, "the action")
+    def _decode_one(self, slot: int, action: np.ndarray) -> Any:
+        """A choice as the environment takes it."""
         try:
-            native, reward, terminated, truncated, info = self._envs[slot].step(
-                self._decode(action)
-            )
-            obs, reward = self._encode(native), as_float32(reward, "the reward").item()
-            terminated = as_flag(terminated, "terminated")
-            truncated = as_flag(truncated, "truncated")
+            return self._decode(action)
+        except ValueError as error:
+            raise self._log.fault(slot, str(error)) from error
+
+    def _step_one(self, slot: int, action: Any) -> tuple[np.ndarray, float, bool, bool, bool]:
+        """Observation, reward, terminated, truncated and success of one step in one slot."""
+        try:
+            native, reward, terminated, truncated, info = self._envs[slot].step(action)
             told = success_in(info)
-            success = told is not None and as_flag(told, "success")
+            return (
+                self._encode(native),
+                as_number(reward, "the reward"),
+                as_flag(terminated, "terminated"),
+                as_flag(truncated, "truncated"),
+                told is not None and as_flag(told, "success"),
+            )
         except (Exception, SystemExit) as error:
             raise self._log.fault(slot, one_line(error)) from error
-        self._require_finite(slot, obs, "the observation")
-        self._require_finite(slot, reward, "the reward")
-        last = self._log.num_steps[slot] + 1 >= self.spec.horizon
-        truncated = not terminated and (truncated or last)
-        self._log.add(slot, action, obs, terminated or truncated)
-        return reward, terminated, truncated, success
-
-    def _require_finite(self, slot: int, values: np.ndarray | float, what: str) -> None:
-        if not np.isfinite(values).all():
-            self._log.require_finite(np.asarray(values)[None], np.array([slot]), what)

@@ -46,7 +46,10 @@ def observation_encoder(space: Any) -> tuple[int, Encoder]:
 
 
 def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
-    """Our action space for Gymnasium's `space`, and the way from an action of ours to its own."""
+    """Our action space for Gymnasium's `space`, and the way from an action of ours to its own.
+
+    Actions of a Box may also be many at once, [..., A].
+    """
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n)), lambda action: _choice(space, int(action))
     if isinstance(space, spaces.MultiDiscrete):
@@ -66,9 +69,12 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
     centre, half_range = (low + high) / 2, (high - low) / 2
 
     def decode(action: np.ndarray) -> np.ndarray:
+        """[..., A] to [..., *space.shape]."""
         if not np.isfinite(action).all():
             raise ValueError(f"the action {action} is not finite")
-        scaled: np.ndarray = centre + half_range * np.clip(action, -1.0, 1.0).reshape(space.shape)
+        clipped = np.minimum(np.maximum(action, -1.0), 1.0)  # np.clip takes twice as long
+        shaped = clipped.reshape(*action.shape[:-1], *space.shape)
+        scaled: np.ndarray = centre + half_range * shaped
         return scaled.astype(space.dtype)
 
     return Continuous(int(np.prod(space.shape))), decode
@@ -96,14 +102,23 @@ def as_float32(values: Any, what: str) -> np.ndarray:
         return array.astype(np.float32, copy=False)
 
 
+def as_number(value: Any, what: str) -> float:
+    """A single number of an environment; raises a TypeError or ValueError where it is none."""
+    return value if isinstance(value, float) else float(as_float32(value, what).item())
+
+
 def as_flag(value: Any, what: str) -> bool:
     """A truth value of an environment; raises a TypeError where it is not a single one."""
-    if type(value) is bool:
-        return value
+    if isinstance(value, _PLAIN_FLAGS):
+        return bool(value)
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise TypeError(f"{what} is {reprlib.repr(value)}, not True or False")
     return bool(array.item())
+
+
+_PLAIN_FLAGS = (bool, float, np.bool_)
+"""Truth values that are single ones by their type, and common."""
 
 
 def _joined(parts: list[Any], take_apart: Callable[[Any], Any]) -> tuple[int, Encoder]:

@@ -1,6 +1,7 @@
 """One lane of Meta-World as a Gymnasium environment whose task is an argument of reset.
 
-Simulators are made once a class and kept. An episode is what a new environment object of
+Simulators are made once a class and kept; those of a process share a class's model, in which each
+puts what its own task says before it steps. An episode is what a new environment object of
 Meta-World's gives after `set_task` and its first reset, whatever this one has done before: all
 that an episode can change, in Python as in MuJoCo, is put back before the next.
 """
@@ -16,13 +17,11 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
 from adaptax.core.errors import unknown_name
-from adaptax.envs.suites.metaworld.fast import fast_class
+from adaptax.envs.suites.metaworld.fast import SharedModel, fast_class
 
 NUM_OBS = 39
 """Hand, gripper and objects, now and one step ago, and 3 numbers for the goal."""
 NUM_ACTIONS = 4
-MODEL_FIELDS = ("body_pos", "site_pos")
-"""What a task changes in the model."""
 STATE_KIND = mujoco.mjtState.mjSTATE_INTEGRATION
 """All that physics goes on from, with what its solver starts at."""
 
@@ -42,7 +41,7 @@ class MetaWorldEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         size = NUM_OBS + len(told_classes)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
         self._simulators: dict[str, Simulator] = {}
-        self._current: Any = None
+        self._current: Simulator | None = None
         self._one_hot = np.zeros(len(told_classes))
 
     def reset(
@@ -53,25 +52,27 @@ class MetaWorldEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         name = str(options["class"])
         if name not in self._simulators:
             self._simulators[name] = Simulator(name, goal_hidden=not self.told_classes)
-        simulator = self._simulators[name]
-        self._current = simulator.env
+        self._current = self._simulators[name]
         self._one_hot = np.array([float(name == told) for told in self.told_classes])
-        return self._told(simulator.begin(np.asarray(options["rand_vec"], np.float64))), {}
+        return self._told(self._current.begin(np.asarray(options["rand_vec"], np.float64))), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Act; `info["success"]` is 1 where the task is solved now."""
+        assert self._current is not None
         obs, reward, terminated, truncated, info = self._current.step(action)
         return self._told(obs), reward, terminated, truncated, info
 
     @property
     def model(self) -> Any:
-        """MuJoCo's model of the task in hand."""
+        """MuJoCo's model of the task in hand, until another lane steps."""
+        assert self._current is not None
         return self._current.model
 
     @property
     def data(self) -> Any:
         """MuJoCo's state of the task in hand."""
-        return self._current.data
+        assert self._current is not None
+        return self._current.env.data
 
     def close(self) -> None:
         """Free the simulators."""
@@ -88,10 +89,12 @@ class Simulator:
     def __init__(self, name: str, goal_hidden: bool) -> None:
         if name not in ALL_V3_ENVIRONMENTS:
             raise unknown_name("Meta-World class", name, ALL_V3_ENVIRONMENTS)
-        self.env: Any = fast_class(ALL_V3_ENVIRONMENTS[name])()
+        original: Any = ALL_V3_ENVIRONMENTS[name]
+        self.env: Any = fast_class(original)()
         self.env._set_task_called = True  # what set_task does, without its pickled task
         self.env._partially_observable = goal_hidden
         self.env.__dict__.pop("sawyer_observation_space", None)  # depends on it
+        self._shared: SharedModel = self.env.shared_model
         self._new = _State.of(self.env)
         self._begun: tuple[np.ndarray, np.ndarray, _State] | None = None
         """The last goal's vector, the first observation, and the state it is seen in."""
@@ -104,10 +107,27 @@ class Simulator:
             return obs.copy()
         self._begun = None
         self._new.put_into(self.env)
+        self._shared.standing = None  # for a reset changes it
         self.env._last_rand_vec = rand_vec.copy()
         obs, _ = self.env.reset()
-        self._begun = rand_vec.copy(), obs.copy(), _State.of(self.env)
+        begun = _State.of(self.env)
+        self._shared.standing = begun.model
+        self._begun = rand_vec.copy(), obs.copy(), begun
         return np.asarray(obs)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Act in the episode that has begun."""
+        assert self._begun is not None
+        self._shared.put(self._begun[2].model)
+        answer: tuple[np.ndarray, float, bool, bool, dict[str, Any]] = self.env.step(action)
+        return answer
+
+    @property
+    def model(self) -> Any:
+        """MuJoCo's model as this episode has it."""
+        assert self._begun is not None
+        self._shared.put(self._begun[2].model)
+        return self._shared.model
 
 
 @dataclass(frozen=True)
@@ -123,13 +143,11 @@ class _State:
         """The present state, apart from what comes after."""
         physics = np.zeros(mujoco.mj_stateSize(env.model, STATE_KIND))
         mujoco.mj_getState(env.model, env.data, physics, STATE_KIND)
-        model = {name: getattr(env.model, name).copy() for name in MODEL_FIELDS}
-        return cls(physics, model, _apart(vars(env)))
+        return cls(physics, env.shared_model.fields(), _apart(vars(env)))
 
     def put_into(self, env: Any) -> None:
         """Bring the object back to where it was."""
-        for name, values in self.model.items():
-            getattr(env.model, name)[:] = values
+        env.shared_model.put(self.model)
         mujoco.mj_resetData(env.model, env.data)
         mujoco.mj_setState(env.model, env.data, self.physics, STATE_KIND)
         mujoco.mj_forward(env.model, env.data)  # positions, for whoever looks before a step

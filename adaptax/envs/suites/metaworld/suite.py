@@ -1,19 +1,20 @@
-"""Suites of Meta-World: ML1, ML10, ML45 and MT10 (Yu et al. 2019, arXiv 1910.10897; v3).
+"""Suites of Meta-World: its ML and MT benchmarks (Yu et al. 2019, arXiv 1910.10897; v3).
 
 A task is a class and a goal, a vector that says where things stand and where they are to go. The
-ML suites hide it: the last 3 observations are 0. Episodes end at the horizon only; success is
-reported at every step and ends nothing.
+ML suites hide it: the last 3 observations are 0. The MT suites show it, with a one-hot of the
+class. Episodes end at the horizon only; success is reported at every step and ends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3, ML45_V3, MT10_V3
+from metaworld import env_dict
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
 from adaptax.core.config import check_positive
 from adaptax.core.cores import usable_cores
@@ -29,7 +30,7 @@ from adaptax.envs.task import ClassTasks
 Goals = dict[str, np.ndarray]
 """Goals of each class [50, D]."""
 MAX_SLOTS = 50
-"""A simulator takes 20 to 25 MB."""
+"""A class takes 20 MB in every process that has a lane of it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,34 @@ class MetaWorldConfig:
         check(0 <= self.goal_seed < 2**32 - 1, f"goal_seed {self.goal_seed} is not in [0, 2^32-1)")
 
 
+@dataclass(frozen=True)
+class MTConfig(MetaWorldConfig):
+    """An MT benchmark's settings."""
+
+    classes: tuple[str, ...] = ()
+    """Those of the benchmark's classes to take, with the goals that they have there; none: all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "classes", _names(self.classes))
+
+
+@dataclass(frozen=True)
+class MLConfig(MetaWorldConfig):
+    """An ML benchmark's settings."""
+
+    classes: tuple[str, ...] = ()
+    """Those of the benchmark's training classes to train on, with the goals that they have there;
+    none: all."""
+    test_classes: tuple[str, ...] = ()
+    """The same of its test classes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "classes", _names(self.classes))
+        object.__setattr__(self, "test_classes", _names(self.test_classes))
+
+
 def ml1(env_name: str, config: MetaWorldConfig) -> Suite:
     """One class; 50 goals to train on and 50 others to be tested on."""
     if env_name not in ALL_V3_ENVIRONMENTS:
@@ -59,27 +88,41 @@ def ml1(env_name: str, config: MetaWorldConfig) -> Suite:
     return _suite(f"ml1-{env_name}", config, train, test)
 
 
-def ml10(config: MetaWorldConfig) -> Suite:
-    """10 classes to train on, 5 others to be tested on, 50 goals each."""
-    return _suite("ml10", config, *_both(ML10_V3, config.goal_seed))
+def ml(benchmark: Literal["ml10", "ml25", "ml45"], config: MLConfig) -> Suite:
+    """Some classes to train on, others to be tested on, 50 goals each."""
+    every = getattr(env_dict, f"{benchmark.upper()}_V3")
+    train = _goals(f"{benchmark}'s training classes", every["train"], config.classes, config)
+    test = _goals(f"{benchmark}'s test classes", every["test"], config.test_classes, config)
+    return _suite(benchmark, config, train, test)
 
 
-def ml45(config: MetaWorldConfig) -> Suite:
-    """45 classes to train on, 5 others to be tested on, 50 goals each."""
-    return _suite("ml45", config, *_both(ML45_V3, config.goal_seed))
+def mt(benchmark: Literal["mt10", "mt25", "mt50"], config: MTConfig) -> Suite:
+    """Classes whose goals are seen, with a one-hot of the class; tested on the same."""
+    every = getattr(env_dict, f"{benchmark.upper()}_V3")
+    goals = _goals(f"{benchmark}'s classes", every, config.classes, config)
+    return _suite(benchmark, config, goals, goals, told_classes=list(goals))
 
 
-def mt10(config: MetaWorldConfig) -> Suite:
-    """10 classes whose goals are seen, with a one-hot of the class; tested on the same."""
-    names = list(MT10_V3)
-    goals = benchmark_goals(names, config.goal_seed)
-    return _suite("mt10", config, goals, goals, told_classes=names)
+def _names(words: Sequence[str]) -> tuple[str, ...]:
+    """Names that may be joined by commas, as on the command line."""
+    return tuple(name for word in words for name in word.split(",") if name)
 
 
-def _both(classes: Mapping[Any, Iterable[str]], goal_seed: int) -> tuple[Goals, Goals]:
-    """The goals of a benchmark's training classes and of its test classes."""
-    train, test = (benchmark_goals(list(classes[part]), goal_seed) for part in ("train", "test"))
-    return train, test
+def _goals(
+    whose: str, every: Mapping[str, object], chosen: Sequence[str], config: MetaWorldConfig
+) -> Goals:
+    """The goals of the chosen ones of a benchmark's classes, or of all, in the benchmark's order.
+
+    One generator draws for one class after another, so that those before the chosen draw too.
+    """
+    for name in chosen:
+        if name not in every:
+            raise unknown_name(f"class among {whose}", name, every)
+    check(len(set(chosen)) == len(chosen), f"a class is named twice: {', '.join(chosen)}")
+    names = list(every)
+    last = max((names.index(name) for name in chosen), default=len(names) - 1)
+    goals = benchmark_goals(names[: last + 1], config.goal_seed)
+    return {name: goals[name] for name in goals if name in (chosen or names)}
 
 
 def _suite(
