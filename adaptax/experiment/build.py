@@ -16,7 +16,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
-from adaptax.experiment.group import Group, member_dir
+from adaptax.experiment.group import Group, begun_member
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
@@ -178,7 +178,7 @@ def load_run(
 
 def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
     """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
-    first = load_run(member_dir(run_dir, seeds[0]), **changes)
+    first = load_run(begun_member(run_dir, seeds), **changes)
     config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
     return Group(config, seeds, first.algorithm, first.suite)
 

@@ -236,7 +236,8 @@ def sweep_command(args: list[str]) -> None:
 
 def _print_sweep(record: dict[str, Any]) -> None:
     """What a sweep has found, where it has come to its end."""
-    from adaptax.experiment.sweep import RECIPE, SWEEP, in_words
+    from adaptax.experiment.run_dir import SWEEP
+    from adaptax.experiment.sweep import RECIPE, in_words
 
     if record["found"] is not None:
         for line in in_words(record):
@@ -256,18 +257,22 @@ def resume_command(args: list[str]) -> None:
             "max_seconds": None,
         }
     from adaptax.experiment.build import load_group, recorded_trainer
-    from adaptax.experiment.group import group_seeds, member_dir
+    from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.sweep import Sweep, is_sweep, read_sweep
 
     run_dir = Path(options.run_dir)
     if is_sweep(run_dir):
+        as_planned = options.num_iterations is options.num_workers is None
+        check(
+            as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet"
+        )
         plan, _ = read_sweep(run_dir)
         set_up_process(plan.training["trainer"]["num_cores"])
-        _print_sweep(Sweep(run_dir, plan, options.on).resume())
+        _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume())
         return
     seeds = group_seeds(run_dir)
-    first = run_dir if seeds is None else member_dir(run_dir, seeds[0])
+    first = run_dir if seeds is None else begun_member(run_dir, seeds)
     set_up_process(recorded_trainer(first).num_cores)
     if seeds is not None:
         group = load_group(run_dir, seeds, **changes)

@@ -32,7 +32,7 @@ from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import GROUP, make_run_dir, writing
+from adaptax.experiment.run_dir import CONFIG, GROUP, make_run_dir, writing
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
@@ -256,6 +256,12 @@ class Group:
 def member_dir(run_dir: Path, seed: int) -> Path:
     """The folder of one seed's run."""
     return run_dir / f"seed-{seed}"
+
+
+def begun_member(run_dir: Path, seeds: Sequence[int]) -> Path:
+    """The folder of the first member that has begun; where none has, that of the first seed."""
+    folders = [member_dir(run_dir, seed) for seed in seeds]
+    return next((folder for folder in folders if (folder / CONFIG).exists()), folders[0])
 
 
 def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:

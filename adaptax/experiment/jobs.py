@@ -15,9 +15,10 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, get_args
 
 from adaptax.core.cores import bind, usable_cores
+from adaptax.core.errors import check
 from adaptax.envs.pools.ray_crew import connected
 from adaptax.experiment.arguments import Where
 from adaptax.experiment.stop_signals import INTERRUPTED
@@ -82,6 +83,7 @@ class Jobs(Protocol):
 
 def jobs(where: Where, size: int | None = None) -> Jobs:
     """Programs on this machine, or on the Ray cluster that there is; by default one a core."""
+    check(where in get_args(Where), f"on must be one of {get_args(Where)}, not {where!r}")
     return Processes(size) if where == "here" else RayTasks(size)
 
 
@@ -143,12 +145,15 @@ class Processes:
 
 
 class RayTasks:
-    """Tasks of a Ray cluster, of one CPU each; all machines share the folder of the runs."""
+    """Tasks of a Ray cluster, of one CPU each; all machines share the folder of the runs.
+
+    Each is an actor that holds a process, since Ray's own tasks cannot be asked to stop in time.
+    """
 
     def __init__(self, size: int | None = None) -> None:
         self._ray, self._size = connected(), size
-        self._task = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(_run)
-        self._tickets: dict[str, Any] = {}
+        self._tasks: dict[str, tuple[Any, Any]] = {}
+        """By name, the actor and what it will answer."""
         self._asked: set[str] = set()
 
     @property
@@ -159,24 +164,30 @@ class RayTasks:
     @property
     def running(self) -> list[str]:
         """The names of those that have been started and have not ended."""
-        return list(self._tickets)
+        return list(self._tasks)
 
     def start(self, name: str, words: Sequence[str]) -> None:
         """Start a task, which is a process of one of the machines."""
         carried = {k: v for k, v in os.environ.items() if k.startswith(CARRIED)}
-        self._tickets[name] = self._task.remote(list(words), os.getcwd(), carried)
+        remote = self._ray.remote(_Remote).options(
+            num_cpus=1,
+            max_concurrency=2,  # it waits, and is asked to stop meanwhile
+            scheduling_strategy="SPREAD",
+        )
+        actor = remote.remote(list(words), os.getcwd(), carried)
+        self._tasks[name] = actor, actor.answer.remote()
 
     def ended(self) -> Iterator[Ended]:
         """Those that have ended since the last call."""
-        for name, ticket in list(self._tickets.items()):
-            if self._ray.wait([ticket], timeout=0)[0]:
+        for name, (_, answer) in list(self._tasks.items()):
+            if self._ray.wait([answer], timeout=0)[0]:
                 yield self._answer(name)
 
     def stop(self, name: str) -> None:
         """Ask a task to end after its iteration, if it has not been asked."""
         if name not in self._asked:
             self._asked.add(name)
-            self._ray.cancel(self._tickets[name])
+            self._tasks[name][0].stop.remote()
 
     def stop_all(self) -> None:
         """Ask all of them."""
@@ -193,14 +204,29 @@ class RayTasks:
 
     def _answer(self, name: str) -> Ended:
         """What became of a task, once it has ended."""
-        errors = self._ray.exceptions
+        actor, answer = self._tasks.pop(name)
         self._asked.discard(name)
         try:
-            return Ended(name, *self._ray.get(self._tickets.pop(name)))
-        except errors.TaskCancelledError:
-            return Ended(name, INTERRUPTED, "interrupted")
-        except errors.RayError as error:
+            return Ended(name, *self._ray.get(answer))
+        except self._ray.exceptions.RayError as error:
             return Ended(name, LOST, str(error).splitlines()[0])
+        finally:
+            self._ray.kill(actor)
+
+
+class _Remote:
+    """A process of another machine, in the folder of the same name."""
+
+    def __init__(self, words: list[str], folder: str, carried: dict[str, str]) -> None:
+        self._process, self._complaints = _started(words, cwd=folder, env={**os.environ, **carried})
+
+    def answer(self) -> tuple[int, str]:
+        """Exit code and last complaint, once it has ended."""
+        return _answer(self._process, self._complaints)
+
+    def stop(self) -> None:
+        """Ask it to end after its iteration."""
+        self._process.send_signal(signal.SIGINT)
 
 
 def end_with_parent() -> None:
@@ -235,13 +261,3 @@ def _answer(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> tuple[in
         complaints.seek(0)
         lines = complaints.read().decode(errors="replace").splitlines()
     return code, lines[-1] if lines else ""
-
-
-def _run(words: list[str], folder: str, carried: dict[str, str]) -> tuple[int, str]:
-    """The same on another machine, in the folder of the same name."""
-    process, complaints = _started(words, cwd=folder, env={**os.environ, **carried})
-    try:
-        process.wait()
-    except BaseException:  # cancelled
-        process.send_signal(signal.SIGINT)
-    return _answer(process, complaints)

@@ -8,6 +8,7 @@ of their own. A trial's settings follow from the sweep's seed, its number and th
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -42,7 +43,7 @@ from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import EVALUATIONS, read_rows
 from adaptax.experiment.member import Spec, folders_of, has_begun, spec_of, words_of
-from adaptax.experiment.run_dir import LOCK, locked, make_run_dir, writing
+from adaptax.experiment.run_dir import LOCK, SWEEP, locked, make_run_dir, writing
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.sweep_space import (
@@ -58,10 +59,8 @@ from adaptax.experiment.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
-SWEEP = "sweep.json"
-"""What a sweep is, and at its end what it found."""
 STUDY = "study.db"
 RECIPE = "recipe.toml"
 """The winner's settings."""
@@ -157,6 +156,8 @@ def make_plan(
         winner_seeds=fresh,
         **others,
     )
+    metrics = get_args(Metric)
+    check(plan.metric in metrics, f"metric must be one of {metrics}, not {plan.metric!r}")
     check(plan.num_trials > 0, f"trials must be greater than 0, not {plan.num_trials}")
     at_once = plan.num_processes is None or plan.num_processes > 0
     check(at_once, f"num_processes must be greater than 0, not {plan.num_processes}")
@@ -171,7 +172,7 @@ def make_plan(
 
 def is_sweep(run_dir: Path) -> bool:
     """Whether a folder holds a sweep."""
-    return (run_dir / SWEEP).is_file()
+    return os.path.isfile(run_dir / SWEEP)  # which a name that is too long is not
 
 
 def read_sweep(run_dir: Path) -> tuple[Plan, Record | None]:
@@ -190,10 +191,13 @@ def read_sweep(run_dir: Path) -> tuple[Plan, Record | None]:
 class Sweep:
     """A plan in a folder, which one process carries out at a time."""
 
-    def __init__(self, run_dir: Path, plan: Plan, where: Where = "here") -> None:
+    def __init__(
+        self, run_dir: Path, plan: Plan, where: Where = "here", quiet: bool | None = None
+    ) -> None:
+        """`quiet` is by default the trainer's."""
         _check_optuna()
         self.run_dir, self.plan, self.where = run_dir, plan, where
-        self.quiet = bool(plan.training["trainer"]["quiet"])
+        self.quiet = plan.training["trainer"]["quiet"] if quiet is None else quiet
         self._jobs = jobs(where, plan.num_processes)
         self._interrupted = False
         self._pruned: set[int] = set()
@@ -225,7 +229,8 @@ class Sweep:
                 "choose another --run-dir"
             )
         is_file = run_dir.exists() and not run_dir.is_dir()
-        if is_file or (run_dir.exists() and {p.name for p in run_dir.iterdir()} - {LOCK}):
+        unfinished = {LOCK, f"{SWEEP}.new"}
+        if is_file or (run_dir.exists() and {p.name for p in run_dir.iterdir()} - unfinished):
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no sweep; choose another --run-dir"
             )
@@ -249,10 +254,9 @@ class Sweep:
         winner = self._winner()
         if winner is None:
             return self._write()
-        record = self._write({**self.found(), "winner": winner})
         with writing(self.run_dir / RECIPE), replacing(self.run_dir / RECIPE) as file:
             file.write(recipe(self.plan, winner["settings"]).encode())
-        return record
+        return self._write({**self.found(), "winner": winner})
 
     def _opened(self) -> Study:
         """The study of the folder."""
@@ -320,6 +324,12 @@ class Sweep:
     def _trial(self, number: int) -> FrozenTrial:
         return self.study.get_trials(deepcopy=False)[number]
 
+    def _open_trial(self, number: int) -> Trial:
+        """A trial to report to; Optuna has no public way to one that another process began."""
+        from optuna.trial import Trial
+
+        return Trial(self.study, self._trial(number)._trial_id)
+
     def settings(self, number: int) -> Settings:
         """Those of a trial, by their full names."""
         return settings_of(self._trial(number).params, self.plan.space)
@@ -361,11 +371,7 @@ class Sweep:
 
     def _is_hopeless(self, number: int) -> bool:
         """Report the evaluations of a trial, one after another; whether it is to end at one."""
-        from optuna.trial import Trial
-
-        # The study's own trial: Optuna has no other way to go on with one of another process.
-        trial = Trial(self.study, self._trial(number)._trial_id)
-        reported = self._trial(number).intermediate_values
+        trial, reported = self._open_trial(number), self._trial(number).intermediate_values
         scores = evaluations(folders_of(self.trial_spec(number)), self.plan.metric)
         for iteration, own in sorted(scores.items()):
             if iteration < max(reported, default=0):
@@ -403,19 +409,15 @@ class Sweep:
             scores = last_scores(folders_of(self.trial_spec(number)), self.plan.metric)
             problem = None if scores else f"its last evaluation tells no {self.plan.metric}"
         if problem is not None:
-            self._attribute(number, "why", problem)
+            self._open_trial(number).set_user_attr("why", problem)
             self.study.tell(number, state=TrialState.FAIL)
             self._say(f"trial {number} failed: {problem}")
             return
-        self._attribute(number, "scores", scores)
+        self._open_trial(number).set_user_attr("scores", scores)
         self.study.tell(number, sum(scores) / len(scores))
         best = self.study.best_trial
         text = f"trial {number}: {self.plan.metric} {_text(figure(scores))}"
         self._say(f"{text} | best: trial {best.number}, {best.value:.4g}")
-
-    def _attribute(self, number: int, name: str, value: Any) -> None:
-        storage = self.study._storage
-        storage.set_trial_user_attr(self._trial(number)._trial_id, name, value)
 
     def _winner(self) -> Record | None:
         """The best trial's settings on fresh seeds; None where that was interrupted."""

@@ -17,7 +17,7 @@ from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
-from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.build import load_group, make_algorithm
 from adaptax.experiment.group import Group, group_seeds, parse_seeds
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
@@ -202,11 +202,11 @@ def test_what_cannot_be_one_program_has_a_process_for_each_seed(tmp_path, capsys
 
 @pytest.fixture
 def two_members(tmp_path):
-    """A group whose second seed cannot begin: a file is in the place of its folder."""
+    """A group whose first seed cannot begin: a file is in the place of its folder."""
     suite = adaptax.make_suite("point-goal")
     runs = group(tmp_path / "group", (0, 1), "nop", suite, evaluation_interval=None)
     runs.begin()
-    (tmp_path / "group" / "seed-1").write_text("in the way")
+    (tmp_path / "group" / "seed-0").write_text("in the way")
     return runs
 
 
@@ -214,12 +214,12 @@ def two_members(tmp_path):
 def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
     """And going on is with all, also with one that had not begun."""
     run_dir = two_members.run_dir
-    with pytest.raises(AdaptaxError, match=r"^seed 1: .*seed-1 is a file, not a run directory$"):
+    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run directory$"):
         run_members(two_members, Processes(2))
-    assert read_rows(run_dir / "seed-0" / "progress.jsonl")[-1]["iteration"] == 6
-    (run_dir / "seed-1").unlink()
-    assert run_members(two_members, Processes(2), go_on=True)
     assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
+    (run_dir / "seed-0").unlink()
+    assert run_members(load_group(run_dir, (0, 1)), Processes(2), go_on=True)
+    assert read_rows(run_dir / "seed-0" / "progress.jsonl")[-1]["iteration"] == 6
 
 
 def test_a_members_program_says_all_that_is_trained(two_members):

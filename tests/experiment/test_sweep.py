@@ -253,6 +253,8 @@ def test_a_sweep_is_a_command_that_goes_on_and_is_reported(fake, tmp_path, capsy
     [
         ({"seeds": (0,)}, "one seed never decides"),
         ({"winner_seeds": (1, 2)}, r"fresh seeds, but trials have \[1\] too"),
+        ({"metric": "loss"}, r"metric must be one of \('return', 'success'\), not 'loss'"),
+        ({"on": "moon"}, r"on must be one of \('here', 'ray'\), not 'moon'"),
         ({"trials": 0}, "trials must be greater than 0, not 0"),
         ({"num_processes": 0}, "num_processes must be greater than 0, not 0"),
         ({"evaluation_interval": None}, "needs an evaluation_interval"),
@@ -271,6 +273,14 @@ def test_without_optuna_one_line_says_so(tmp_path, monkeypatch):
     with pytest.raises(AdaptaxError, match=r"sweeps need optuna: pip install 'adaptax\[sweep\]'"):
         searched(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_commands_for_runs_say_what_a_sweep_has(whole, capsys):
+    with pytest.raises(AdaptaxError, match=r"is a sweep: take .*winner"):
+        adaptax.load(whole[0])
+    with pytest.raises(SystemExit):
+        cli.main(["resume", str(whole[0]), "--num-iterations", "9"])
+    assert "which goes on as it was planned" in capsys.readouterr().err
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(fake, tmp_path):
