@@ -21,7 +21,7 @@ from adaptax.core.cores import bind, usable_cores
 from adaptax.core.errors import check
 from adaptax.envs.pools.ray_crew import connected
 from adaptax.experiment.arguments import Where
-from adaptax.experiment.stop_signals import INTERRUPTED
+from adaptax.experiment.stop_signals import INTERRUPTED, STOP_SIGNALS
 
 CARRIED = ("ADAPTAX_", "JAX_", "XLA_", "PYTHONPATH")
 """Beginnings of the environment variables that go to other machines."""
@@ -147,7 +147,7 @@ class Processes:
 class RayTasks:
     """Tasks of a Ray cluster, of one CPU each; all machines share the folder of the runs.
 
-    Each is an actor that holds a process, since Ray's own tasks cannot be asked to stop in time.
+    Each is an actor that holds a process: Ray can cancel its own tasks, not ask them to finish.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -218,7 +218,10 @@ class _Remote:
     """A process of another machine, in the folder of the same name."""
 
     def __init__(self, words: list[str], folder: str, carried: dict[str, str]) -> None:
-        self._process, self._complaints = _started(words, cwd=folder, env={**os.environ, **carried})
+        # Ray's threads block signals, and a process inherits that: it could not be asked to stop.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        settings = {"cwd": folder, "env": {**os.environ, **carried}}
+        self._process, self._complaints = _started(words, **settings)
 
     def answer(self) -> tuple[int, str]:
         """Exit code and last complaint, once it has ended."""
