@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
     from adaptax.experiment.group import Group as Group
+    from adaptax.experiment.sweep import sweep as sweep
     from adaptax.experiment.trackers import MLflow as MLflow
     from adaptax.experiment.trackers import TensorBoard as TensorBoard
     from adaptax.experiment.trackers import Trackio as Trackio
@@ -92,6 +93,7 @@ _MODULES = {
     "Evaluator": "adaptax.experiment.evaluator",
     "EvaluatorConfig": "adaptax.experiment.evaluator",
     "Group": "adaptax.experiment.group",
+    "sweep": "adaptax.experiment.sweep",
     "MLflow": "adaptax.experiment.trackers",
     "TensorBoard": "adaptax.experiment.trackers",
     "Trackio": "adaptax.experiment.trackers",

@@ -133,7 +133,7 @@ def training_commands(page: Path) -> list[list[str]]:
 
 def unknown_flags(words: list[str]) -> list[str]:
     """What a training command sets that its algorithm, suite or trainer does not have."""
-    known = {*settings_of_training(*words[:2]), "--seeds"}
+    known = {*settings_of_training(*words[:2]), "--seeds", "--on"}
     given = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
     return [flag for flag in given if flag not in known]
 

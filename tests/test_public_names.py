@@ -17,7 +17,7 @@ from adaptax.core.errors import AdaptaxError
 
 ROOT = Path(__file__).parent.parent
 NAMES = {
-    *("train", "load", "load_run", "make_suite", "make_algorithm", "gym_suite"),
+    *("train", "sweep", "load", "load_run", "make_suite", "make_algorithm", "gym_suite"),
     *(
         "Agent",
         "Suite",

@@ -18,6 +18,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.experiment.console import say
 
 C = TypeVar("C")
+Where = Literal["here", "ray"]
 RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
 
 
@@ -32,6 +33,38 @@ class ListArgs:
 
 
 @dataclass(frozen=True)
+class TrainArgs:
+    """What `train` takes beside settings."""
+
+    seeds: str | None = None
+    """Train from several seeds, 0:8 (0 to 7) or 0,3,5, each in a folder of RUN_DIR."""
+    on: Where = "here"
+    """Where several seeds are trained: here, or each as a task of a Ray cluster."""
+
+
+@dataclass(frozen=True)
+class SweepArgs:
+    """What `sweep` takes beside settings."""
+
+    space: str | None = None
+    """File of TOML: the settings to search, each with its range or its choices."""
+    trials: int = 50
+    """Settings to try, each on all of `seeds`."""
+    seeds: str = "0:3"
+    """Seeds of every trial, as for `train`; two or more."""
+    winner_seeds: str | None = None
+    """Fresh seeds to train the winner on; by default the five after the trials'."""
+    metric: Literal["return", "success"] = "return"
+    """What is maximised: after adaptation at the last evaluation, mean over tasks and seeds."""
+    prune: bool = True
+    """End a trial at an evaluation where the best it has had is below the median of others."""
+    num_processes: int | None = None
+    """Trials at a time; by default one a core, or one a CPU of the cluster."""
+    on: Where = "here"
+    """Where trials are trained: here, or each as a task of a Ray cluster."""
+
+
+@dataclass(frozen=True)
 class ResumeArgs:
     """Go on exactly where the newest snapshot stands."""
 
@@ -42,6 +75,8 @@ class ResumeArgs:
     """No progress on the console, whatever the run was started with."""
     num_workers: Annotated[int | None, tyro.conf.arg(name="suite.num-workers")] = None
     """Processes that hold the environments from here on, which changes no data; 0 is this one."""
+    on: Where = "here"
+    """Where the seeds of a group are trained: here, or each as a task of a Ray cluster."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +130,11 @@ class ReportArgs:
     """One page that opens without a network: curves, tasks, videos, protocol, settings."""
 
     groups: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="GROUP")]
-    """Folders of groups or of runs, as for `compare`."""
+    """Folders of groups or of runs, as for `compare`, or of sweeps."""
     out: str = "report.html"
     """File of the page."""
+    metric: Literal["return", "success"] = "return"
+    """What scores and curves are of."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from adaptax.envs.registry import find_suite
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group, member_dir
+from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
-from adaptax.experiment.run_dir import read_config
+from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 PLACES = ("num_workers", "num_ray_actors")
@@ -191,11 +191,14 @@ def load_run(
 
 def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
     """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
-    first = load_run(member_dir(run_dir, seeds[0]), **changes)
+    first = load_run(begun_member(run_dir, seeds), **changes)
     config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
 
     def own(seed: int) -> Algorithm[Any, Any]:
-        recorded = read_config(member_dir(run_dir, seed))
+        folder = member_dir(run_dir, seed)
+        if not (folder / CONFIG).exists():  # it has not begun
+            return first.algorithm
+        recorded = read_config(folder)
         algorithm = recorded_algorithm(recorded, first.suite.spec, networks=None)
         # The same object where it can be, whatever an algorithm compares itself by.
         return first.algorithm if algorithm.config == first.algorithm.config else algorithm

@@ -8,16 +8,21 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from tyro.conf import arg
+from typing import TYPE_CHECKING, Any
 
 from adaptax.core.compilation import keep_compiled_programs
-from adaptax.core.cores import usable_cores
-from adaptax.core.errors import AdaptaxError, ConfigError, one_line, out_of_memory, unknown_name
+from adaptax.core.config import to_dict
+from adaptax.core.errors import (
+    AdaptaxError,
+    ConfigError,
+    check,
+    one_line,
+    out_of_memory,
+    unknown_name,
+)
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
     CompareArgs,
@@ -27,6 +32,8 @@ from adaptax.experiment.arguments import (
     PlotArgs,
     ReportArgs,
     ResumeArgs,
+    SweepArgs,
+    TrainArgs,
     VideoArgs,
     flag_value,
     full_flag,
@@ -39,11 +46,11 @@ from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
 if TYPE_CHECKING:
     from adaptax.experiment.recipe import Recipe
 
-SEEDS = "Train from several seeds, 0:8 (0 to 7) or 0,3,5, each in a folder of RUN_DIR."
 USAGE = """usage: adaptax COMMAND ...
 
   list                             algorithms, task suites, recipes
   train ALGORITHM SUITE            train, for example: adaptax train rl2-ppo half-cheetah-vel
+  sweep ALGORITHM SUITE            which settings do best: adaptax sweep ppo cartpole --space FILE
   resume RUN_DIR                   go on exactly where the newest snapshot stands
   evaluate RUN_DIR                 held-out tasks: return per episode of adaptation
   plot RUN_DIR [RUN_DIR ...]       learning and adaptation curves
@@ -72,18 +79,28 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(f"adaptax {version('adaptax')}")
         return
-    warnings.showwarning = one_line_warning
-    try:
+    with in_one_line(trains=args[0] in TRAINING):
         if args[0] not in COMMANDS:
             raise unknown_name("command", args[0], COMMANDS)
         if args[0] in COMPILING:
             keep_compiled_programs()
         COMMANDS[args[0]](args[1:])
+
+
+@contextlib.contextmanager
+def in_one_line(*, trains: bool) -> Iterator[None]:
+    """Have warnings and errors that a person can act on be one line, and end the process.
+
+    What trains does not end because nobody reads what it prints.
+    """
+    warnings.showwarning = one_line_warning
+    try:
+        yield
     except AdaptaxError as error:
         say(f"adaptax: {error}", sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader, `head` for example, has gone
-        if args[0] in TRAINING:  # whose output does not end it: something else has
+        if trains:  # whose output does not end it: something else has
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as stop:
@@ -116,15 +133,9 @@ def train_command(args: list[str]) -> None:
     from adaptax.algorithms.registry import find_algorithm
     from adaptax.envs.registry import find_suite
 
-    names = [arg for arg in args[:2] if not arg.startswith("-")]
-    if len(names) < 2:
-        if "--help" in args or "-h" in args:
-            print(TRAIN_USAGE)
-            _print_names()
-            return
-        raise ConfigError(
-            "train takes an algorithm and a suite, then flags: adaptax train ALGORITHM SUITE ..."
-        )
+    names = _two_names("train", args)
+    if names is None:
+        return
     algorithm_class, _ = find_algorithm(names[0]).load()
     _, make = find_suite(names[1]).load()
 
@@ -132,8 +143,10 @@ def train_command(args: list[str]) -> None:
     from adaptax.experiment.recipe import CLASS_DEFAULTS
     from adaptax.experiment.trainer import Trainer
 
-    recipe, options = train_options(names[0], names[1], args[2:])
-    _set_up_process(options.trainer.num_cores)
+    recipe, options = train_options(*names, args[2:])
+    together = "--on ray trains the seeds of a group: say which, for example --seeds 0:5"
+    check(options.on == "here" or options.seeds is not None, together)
+    set_up_process(options.trainer.num_cores)
     if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
         say(recipe.in_words(names[1]), sys.stdout)
     suite = with_config(make, options.suite)
@@ -143,13 +156,38 @@ def train_command(args: list[str]) -> None:
         _to_its_end(trainer, trainer.run)
         return
     from adaptax.experiment.group import Group, parse_seeds
+    from adaptax.experiment.group_processes import train_group
 
     group = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
-    _to_their_end(group, group.run, ["train", *args])
+    _to_its_end(group, lambda: train_group(group, options.on))
 
 
-def train_options(algorithm: str, suite: str, args: Sequence[str]) -> tuple[Recipe, Any]:
-    """What `train` takes after the names; what no flag says is a recipe's, or the default."""
+def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
+    """The algorithm and the suite that a command begins with; None where it is asked for help."""
+    names = [arg for arg in args[:2] if not arg.startswith("-")]
+    if len(names) == 2:
+        return names[0], names[1]
+    if "--help" not in args and "-h" not in args:
+        raise ConfigError(
+            f"{command} takes an algorithm and a suite, then flags: adaptax {command} ALGORITHM "
+            "SUITE ..."
+        )
+    print(TRAIN_USAGE.replace("train", command).replace("Train", command.capitalize()))
+    _print_names()
+    return None
+
+
+def train_options(
+    algorithm: str,
+    suite: str,
+    args: Sequence[str],
+    more: type[Any] = TrainArgs,
+    command: str = "train",
+) -> tuple[Recipe, Any]:
+    """What `train` takes after the names: all settings, and the fields of `more`.
+
+    What no flag says is a recipe's, which comes with it, or the default.
+    """
     from adaptax.algorithms.registry import find_algorithm
     from adaptax.core.config import from_dict
     from adaptax.envs.registry import find_suite
@@ -170,12 +208,59 @@ def train_options(algorithm: str, suite: str, args: Sequence[str]) -> tuple[Reci
         "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
     }
     rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]
-    seeds = ("seeds", Annotated[str | None, arg(help=SEEDS)], None)
-    settings: type[Any] = make_dataclass("Settings", [*rooms, seeds], frozen=True)
+    settings: type[Any] = make_dataclass("Settings", rooms, bases=(more,), frozen=True)
     settings.__doc__ = (
-        f"Train {algorithm} on {suite}. The trainer's flags also go without `trainer.`."
+        f"{command.capitalize()} {algorithm} on {suite}. The trainer's flags also go without "
+        "`trainer.`."
     )
-    return recipe, parse(settings, flags, f"adaptax train {algorithm} {suite}")
+    return recipe, parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
+
+
+def sweep_command(args: list[str]) -> None:
+    """`adaptax sweep`."""
+    names = _two_names("sweep", args)
+    if names is None:
+        return
+    _, options = train_options(*names, args[2:], SweepArgs, "sweep")
+    if options.space is None:
+        raise ConfigError("sweep needs a space: --space FILE; see docs/sweeps.md")
+    set_up_process(options.trainer.num_cores)
+
+    from adaptax.experiment.build import default_run_dir
+    from adaptax.experiment.group import parse_seeds
+    from adaptax.experiment.sweep import sweep
+
+    trainer = to_dict(options.trainer)
+    if trainer["run_dir"] == default_run_dir(*names):
+        del trainer["run_dir"]
+    fresh = options.winner_seeds
+    record = sweep(
+        *names,
+        options.space,
+        trials=options.trials,
+        seeds=parse_seeds(options.seeds),
+        winner_seeds=None if fresh is None else parse_seeds(fresh),
+        metric=options.metric,
+        prune=options.prune,
+        num_processes=options.num_processes,
+        on=options.on,
+        algorithm=to_dict(options.algorithm),
+        suite=to_dict(options.suite),
+        **trainer,
+    )
+    _print_sweep(record)
+
+
+def _print_sweep(record: dict[str, Any]) -> None:
+    """What a sweep has found, where it has come to its end."""
+    from adaptax.experiment.run_dir import SWEEP
+    from adaptax.experiment.sweep import RECIPE, in_words
+
+    if record["found"] is not None:
+        for line in in_words(record):
+            print(line)
+        run_dir = Path(record["plan"]["training"]["trainer"]["run_dir"])
+        print(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: adaptax report {run_dir}")
 
 
 def resume_command(args: list[str]) -> None:
@@ -189,15 +274,26 @@ def resume_command(args: list[str]) -> None:
             "max_seconds": None,
         }
     from adaptax.experiment.build import load_group, recorded_trainer
-    from adaptax.experiment.group import group_seeds, member_dir
+    from adaptax.experiment.group import begun_member, group_seeds
+    from adaptax.experiment.group_processes import train_group
+    from adaptax.experiment.sweep import Sweep, is_sweep, read_sweep
 
     run_dir = Path(options.run_dir)
+    if is_sweep(run_dir):
+        as_planned = options.num_iterations is options.num_workers is None
+        check(
+            as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet"
+        )
+        plan, _ = read_sweep(run_dir)
+        set_up_process(plan.training["trainer"]["num_cores"])
+        _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume())
+        return
     seeds = group_seeds(run_dir)
-    first = run_dir if seeds is None else member_dir(run_dir, seeds[0])
-    _set_up_process(recorded_trainer(first).num_cores)
+    first = run_dir if seeds is None else begun_member(run_dir, seeds)
+    set_up_process(recorded_trainer(first).num_cores)
     if seeds is not None:
         group = load_group(run_dir, seeds, **changes)
-        _to_their_end(group, group.resume, ["resume", *args])
+        _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
     changes["num_workers"] = options.num_workers
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
@@ -207,7 +303,6 @@ def resume_command(args: list[str]) -> None:
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
     options = parse(EvaluateArgs, args, "adaptax evaluate")
-    from adaptax.core.config import to_dict
     from adaptax.core.devices import check_platform
     from adaptax.experiment.build import recorded_trainer
     from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
@@ -323,10 +418,13 @@ def report_command(args: list[str]) -> None:
         raise ConfigError("report takes one or more folders of groups or runs")
     from adaptax.experiment.curves import load_groups
     from adaptax.experiment.report import check_page, write_report
+    from adaptax.experiment.sweep import WINNER, is_sweep
 
-    out = Path(options.out)
+    out, paths = Path(options.out), [Path(path) for path in options.groups]
     check_page(out)
-    record = write_report(load_groups([Path(path) for path in options.groups]), out)
+    sweeps = [path for path in paths if is_sweep(path)]
+    groups = load_groups([path / WINNER if path in sweeps else path for path in paths])
+    record = write_report(groups, out, sweeps, options.metric)
     for line in record["warnings"]:
         warnings.warn(line, stacklevel=2)
     print(f"wrote {out}")
@@ -368,6 +466,7 @@ def doctor_command(args: list[str]) -> None:
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "list": list_command,
     "train": train_command,
+    "sweep": sweep_command,
     "resume": resume_command,
     "evaluate": evaluate_command,
     "plot": plot_command,
@@ -377,8 +476,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "doctor": doctor_command,
 }
 
-TRAINING = ("train", "resume")
-COMPILING = ("train", "resume", "evaluate", "video")
+TRAINING = ("train", "sweep", "resume")
+COMPILING = ("train", "sweep", "resume", "evaluate", "video")
 """Commands of which a second run need not compile again."""
 
 
@@ -418,21 +517,7 @@ def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
         settle(sys.stdout)
 
 
-def _to_their_end(group: Any, train: Callable[[], Any], args: list[str]) -> None:
-    """Train all seeds of a group: as one program, or each in a process of its own."""
-    from adaptax.experiment.group_processes import member_commands, run_processes
-
-    cores = len(usable_cores())
-    if len(group.seeds) == 1 or cores == 1 or group.in_one_program:
-        _to_its_end(group, train)
-        return
-    group.close()
-    if args[0] == "train":
-        group.begin()
-    run_processes(member_commands(group, args), cores)
-
-
-def _set_up_process(num_cores: int | None) -> None:
+def set_up_process(num_cores: int | None) -> None:
     """What has to come before JAX computes anything."""
     from adaptax.core.devices import check_platform, make_every_core_a_device
 

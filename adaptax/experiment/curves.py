@@ -237,12 +237,18 @@ def evaluation_curve(run: Run, episode: int) -> Curve:
 def score_curve(run: Run, metric: str) -> Curve:
     """Return or success after adaptation over steps: of the test episodes, or of the last one."""
     steps = [row["num_steps"] for row in run.evaluations]
-    return _curve(steps, [row.get("test", row["episodes"][-1]) for row in run.evaluations], metric)
+    return _curve(steps, [after_adaptation(row) for row in run.evaluations], metric)
 
 
-def adaptation_curve(row: Row) -> Curve:
-    """Return over the episodes on a task, of one evaluation."""
-    return _curve([episode["index"] for episode in row["episodes"]], row["episodes"])
+def after_adaptation(row: Row) -> dict[str, Any]:
+    """The figures of an evaluation that count: of the test episodes, or of the last one."""
+    figures: dict[str, Any] = row.get("test", row["episodes"][-1])
+    return figures
+
+
+def adaptation_curve(row: Row, metric: str = "return") -> Curve:
+    """Return or success over the episodes on a task, of one evaluation."""
+    return _curve([episode["index"] for episode in row["episodes"]], row["episodes"], metric)
 
 
 def _curve(x: Sequence[float], episodes: Iterable[Row], of: str = "return") -> Curve:

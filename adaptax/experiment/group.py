@@ -32,7 +32,7 @@ from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import GROUP, make_run_dir, writing
+from adaptax.experiment.run_dir import CONFIG, GROUP, make_run_dir, writing
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
@@ -115,6 +115,11 @@ class Group:
             newest = min(found)
         return 0
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was asked to end before its end."""
+        return self._interrupted
+
     def close(self) -> None:
         """Free all environments."""
         self._threads.shutdown()
@@ -126,7 +131,7 @@ class Group:
         run_dir, overwrite = self.run_dir, self.config.overwrite
         if run_dir.exists() and not run_dir.is_dir():
             raise AdaptaxError(f"{run_dir} is a file, not a folder for a group of runs")
-        if not run_dir.is_dir() or not any(run_dir.iterdir()):
+        if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} <= {f"{GROUP}.tmp"}:
             return
         if not (run_dir / GROUP).exists():
             raise AdaptaxError(
@@ -162,7 +167,8 @@ class Group:
                     if asked:
                         progress.begin(min(self.members[i].iteration for i in asked) + 1)
                         self._answer(list(asked), limits)
-                        self._show(progress, [rows[-1] for rows in self._answers.values()])
+                        newest = {i: rows[-1] for i, rows in self._answers.items()}
+                        progress.update_group({self.seeds[i]: row for i, row in newest.items()})
             except BaseException as error:
                 self._leave(asked, error)
                 raise
@@ -242,14 +248,6 @@ class Group:
             member.check(state, metrics)  # all of them, before any takes its own
         return [member.take(*own, seconds) for member, own in zip(members, made, strict=True)]
 
-    def _show(self, progress: Progress, rows: list[Metrics]) -> None:
-        """The mean over the members that go on."""
-        numbers = [{n for n, x in row.items() if isinstance(x, int | float)} for row in rows]
-        names = set.intersection(*numbers)
-        mean = {name: sum(row[name] for row in rows) / len(rows) for name in names}
-        counts = ("iteration", "num_steps", "num_episodes")
-        progress.update({**mean, **{n: round(mean[n]) for n in counts}})
-
     @staticmethod
     def _tell(progress: Progress, seed: int, line: str) -> None:
         progress.tell(f"seed {seed}: {line}")
@@ -269,6 +267,12 @@ class Group:
 def member_dir(run_dir: Path, seed: int) -> Path:
     """The folder of one seed's run."""
     return run_dir / f"seed-{seed}"
+
+
+def begun_member(run_dir: Path, seeds: Sequence[int]) -> Path:
+    """The folder of the first member that has begun; where none has, that of the first seed."""
+    folders = [member_dir(run_dir, seed) for seed in seeds]
+    return next((folder for folder in folders if (folder / CONFIG).exists()), folders[0])
 
 
 def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:

@@ -1,98 +1,114 @@
-"""Members of a group that cannot be one program: each in a process of its own, one a core."""
+"""How all seeds of a group are trained: as one program, or as one each, here or on a cluster."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
-from adaptax.core.cores import bind, usable_cores
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import AdaptaxError
+from adaptax.experiment.arguments import Where
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group, member_dir
+from adaptax.experiment.group import Group
+from adaptax.experiment.jobs import Jobs, jobs
+from adaptax.experiment.logger import PROGRESS, newest_row
+from adaptax.experiment.member import has_begun, spec_of, words_of
+from adaptax.experiment.progress import Progress
+from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.trainer import whats_next
 
-OWN = tuple(
-    flag
-    for name in ("seeds", "run-dir", "seed", "num-cores")
-    for flag in (f"--{name}", f"--trainer.{name}")
-)
-"""Flags of a group, with a value each, that a member has otherwise."""
-
-
-def member_commands(group: Group, args: Sequence[str]) -> dict[int, list[str]]:
-    """The command of every seed, from that of the group."""
-    program = [sys.executable, "-m", "adaptax.experiment.cli", args[0]]
-    rest = [arg for arg in _without_own(args[1:]) if arg not in (str(group.run_dir), "--quiet")]
-    if args[0] == "resume":
-        rest = [arg for arg in rest if arg.rstrip("/") != str(group.run_dir)]
-    commands = {}
-    for seed in group.seeds:
-        place = str(member_dir(group.run_dir, seed))
-        if args[0] == "train":
-            mine = [*rest, "--seed", str(seed), "--run-dir", place, "--quiet"]
-        else:
-            mine = [place, *rest, "--quiet"]
-        commands[seed] = [*program, *mine]
-    return commands
+POLL = 0.1
+"""Seconds from one look at the members to the next."""
+SHOWN = 1.0
+"""Seconds from one look at how far they are to the next."""
 
 
-def _without_own(args: Sequence[str]) -> Iterator[str]:
-    words = iter(args)
-    for word in words:
-        name, given, _ = word.replace("_", "-").partition("=")
-        if name not in OWN:
-            yield word
-        elif not given:
-            next(words, None)
+def train_group(group: Group, where: Where, *, go_on: bool = False) -> bool:
+    """Train all seeds of a group of registered names; whether they came to their end.
 
-
-def run_processes(commands: Mapping[int, list[str]], num_at_once: int) -> None:
-    """Run all commands, so many at a time, each on one core as long as there is one for each.
-
-    An AdaptaxError says which seeds came to no end.
+    Here they are one program where the environment compiles, else a process each, one a core.
     """
-    waiting, running, failed = dict(commands), dict[int, Any](), dict[int, str]()
-    cores = dict[int, int]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < num_at_once:
-                seed = next(iter(waiting))
-                running[seed] = subprocess.Popen(
-                    waiting.pop(seed), stderr=subprocess.PIPE, text=True
-                )
-                _bind(running[seed].pid, seed, cores)
-                say(f"seed {seed} begins", sys.stdout)
-            for seed, process in list(running.items()):
-                if process.poll() is None:
-                    continue
-                cores.pop(seed, None)
-                lines = running.pop(seed).stderr.read().splitlines()
-                if process.returncode:
-                    failed[seed] = lines[-1] if lines else f"exit code {process.returncode}"
-                say(f"seed {seed} {'failed' if seed in failed else 'is done'}", sys.stdout)
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        for process in running.values():  # which the terminal may have told already
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-        for process in running.values():
-            process.communicate()
-        raise
+    alone = len(group.seeds) == 1 or len(usable_cores()) == 1
+    if where == "here" and (alone or group.in_one_program):
+        (group.resume if go_on else group.run)()
+        return not group.interrupted
+    group.close()
+    places = jobs(where)
+    if not go_on:
+        group.begin()
+    return run_members(group, places, go_on=go_on)
+
+
+def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
+    """The program of every seed; one that has nothing to go on from begins at the start."""
+    programs = {}
+    for member in group.members:
+        config = replace(member.config, num_cores=None)
+        spec = spec_of(member.algorithm, member.suite, config)
+        programs[config.seed] = words_of({**spec, "go_on": go_on and has_begun(spec)})
+    return programs
+
+
+def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
+    """Run all members beside each other; whether they came to their end.
+
+    One that fails leaves the others running; then an AdaptaxError says which did, and why.
+    """
+    runs = MemberRuns(group, member_programs(group, go_on=go_on), places)
+    quiet = group.config.quiet
+    with finish_iteration_on_signal(runs.interrupt, runs.parting):
+        failed = runs.to_their_end(Progress(group.config.limits(), quiet=quiet))
     if failed:
-        raise AdaptaxError("; ".join(f"seed {seed}: {why}" for seed, why in failed.items()))
+        raise AdaptaxError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+    if runs.interrupted:
+        say(f"stopped; go on with: adaptax resume {group.run_dir}", sys.stderr)
+    elif not quiet:
+        say(whats_next(group.run_dir), sys.stdout)
+    return not runs.interrupted
 
 
-def _bind(pid: int, seed: int, cores: dict[int, int]) -> None:
-    """Bind a process that has just begun to a core of ours that no other member is on, if any is.
+class MemberRuns:
+    """The programs of a group's members while they run."""
 
-    Runs of others may be on it as well: they slow each other down, and none is refused.
-    """
-    free = [core for core in usable_cores() if core not in cores.values()]
-    if free:
-        cores[seed] = free[0]
-        with contextlib.suppress(ProcessLookupError):
-            bind(pid, {cores[seed]})
+    def __init__(self, group: Group, programs: dict[int, list[str]], jobs: Jobs) -> None:
+        self.group, self.jobs, self.interrupted = group, jobs, False
+        self._waiting = {f"seed {seed}": words for seed, words in programs.items()}
+
+    def to_their_end(self, progress: Progress) -> dict[str, str]:
+        """Run them all; why those that failed did, by seed."""
+        failed, shown_at = dict[str, str](), 0.0
+        with self.jobs as jobs, progress:
+            while jobs.running or (self._waiting and not self.interrupted):
+                while self._waiting and not self.interrupted and len(jobs.running) < jobs.size:
+                    name = next(iter(self._waiting))
+                    jobs.start(name, self._waiting.pop(name))
+                    progress.tell(f"{name} begins")
+                if self.interrupted:
+                    jobs.stop_all()
+                for ended in jobs.ended():
+                    problem = ended.problem
+                    if problem is not None and not (self.interrupted and ended.was_cut_off):
+                        failed[ended.name] = problem
+                    progress.tell(f"{ended.name} {'ends' if problem is None else problem}")
+                if time.monotonic() > shown_at + SHOWN or not jobs.running:
+                    shown_at = time.monotonic()
+                    self._show(progress)
+                time.sleep(POLL)
+        return failed
+
+    def _show(self, progress: Progress) -> None:
+        logs = {m.config.seed: m.run_dir / PROGRESS for m in self.group.members}
+        rows = {seed: newest_row(log) for seed, log in logs.items()}
+        if known := {seed: row for seed, row in rows.items() if row is not None}:
+            progress.update_group(known)
+
+    def interrupt(self) -> None:
+        """Have all end after their iterations; the second time, at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt(self.parting())
+        self.interrupted = True
+
+    def parting(self) -> str:
+        """What an end at once says."""
+        return f"interrupted; `adaptax resume {self.group.run_dir}` goes on from the last snapshots"

@@ -18,6 +18,8 @@ PROGRESS = "progress.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 
 Row = dict[str, Any]
+MOST_OF_A_ROW = 2**16
+"""Bytes of a row of training at most."""
 
 
 class RunLog:
@@ -131,6 +133,18 @@ def row_of(path: Path, iteration: int) -> Row | None:
     """The last complete row of a log file, if it is that of `iteration`."""
     rows = read_rows(path)
     return rows[-1] if rows and rows[-1]["iteration"] == iteration else None
+
+
+def newest_row(path: Path) -> Row | None:
+    """The last complete row of a log file that is being written; None where there is none yet."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - MOST_OF_A_ROW, 0))
+            *lines, _ = file.read().split(b"\n")
+        row = parse_json(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+    return row if isinstance(row, dict) and "iteration" in row else None
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from adaptax.experiment.console import Forgiving, say
@@ -37,6 +37,10 @@ class Progress:
         self._printed_at = -math.inf
         self._bar: Any = None
         self._line = ""
+        self._members: dict[int, str] = {}
+        """The line of each seed of a group."""
+        self._places: dict[int, Any] = {}
+        """Where on the terminal it is."""
         self._lock = threading.Lock()
         self._begun: tuple[int, float] | None = None
         """The iteration under way, and when it began."""
@@ -61,8 +65,10 @@ class Progress:
         self._watch.join()
         if self._bar is not None:
             self._bar.stop()
-        elif self._unprinted is not None:
-            say(self._unprinted, sys.stdout)
+        else:
+            for line in (*self._members.values(), self._unprinted):
+                if line is not None:
+                    say(line, sys.stdout)
 
     def begin(self, iteration: int) -> None:
         """Take note that an iteration begins; it ends with its row."""
@@ -76,6 +82,16 @@ class Progress:
                 self._begun = None
                 self._show(row)
 
+    def update_group(self, rows: Mapping[int, Row]) -> None:
+        """Show the mean of a group's rows, by seed; each one on a terminal, and at the end."""
+        if self._quiet:
+            return
+        with self._lock:
+            self._begun = None
+            for seed, row in rows.items():
+                self._show_member(seed, row)
+            self._show(mean_row(rows.values()), "mean | ")
+
     def tell(self, line: str) -> None:
         """Show a line that stays."""
         if self._quiet:
@@ -86,12 +102,20 @@ class Progress:
             else:
                 say(line, sys.stdout)
 
-    def _show(self, row: Row) -> None:
+    def _show_member(self, seed: int, row: Row) -> None:
+        self._members[seed] = line = " | ".join([f"seed {seed}", *self._done(row), *_returns(row)])
+        if self._bar is None:
+            return
+        if seed not in self._places:
+            self._places[seed] = self._bar.add_task("", total=1.0, line="")
+        self._bar.update(self._places[seed], completed=self._fraction(row) or 0.0, line=line)
+
+    def _show(self, row: Row, who: str = "") -> None:
         now = time.monotonic()
         if len(self._recent) > 1 and now - self._recent[-2][0] < 1.0:
             self._recent.pop()
         self._recent.append((now, row))
-        self._line = line = " | ".join(self._parts(row))
+        self._line = line = who + " | ".join(self._parts(row))
         if self._bar is not None:
             done = self._fraction(row)
             total = None if done is None else 1.0
@@ -136,21 +160,37 @@ class Progress:
         ]
         return min(left) if left else None
 
-    def _parts(self, row: Row) -> Iterator[str]:
+    def _done(self, row: Row) -> Iterator[str]:
         total = self._limits.get("iteration")
         yield f"iteration {row['iteration']}" + ("" if total is None else f"/{total}")
         yield f"{row['num_steps']:,} steps"
+
+    def _parts(self, row: Row) -> Iterator[str]:
+        yield from self._done(row)
         (since, first), (now, _) = self._recent[0], self._recent[-1]
         if now > since:
             yield f"{(row['num_steps'] - first['num_steps']) / (now - since):,.0f} steps/s"
         seconds_left = self._seconds_left()
         if seconds_left is not None:
             yield f"{_clock(seconds_left)} left"
-        if row.get("train/return") is not None:
-            yield f"return {row['train/return']:.4g}"
-        first_return, last_return = episode_returns(row)
-        if first_return is not None and last_return is not None:
-            yield f"first episode {first_return:.4g}, last {last_return:.4g}"
+        yield from _returns(row)
+
+
+def _returns(row: Row) -> Iterator[str]:
+    if row.get("train/return") is not None:
+        yield f"return {row['train/return']:.4g}"
+    first_return, last_return = episode_returns(row)
+    if first_return is not None and last_return is not None:
+        yield f"first episode {first_return:.4g}, last {last_return:.4g}"
+
+
+def mean_row(rows: Collection[Row]) -> Row:
+    """The mean of rows: of the figures that all of them have."""
+    numbers = [{n for n, x in row.items() if isinstance(x, int | float)} for row in rows]
+    names = set.intersection(*numbers)
+    mean = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+    counts = ("iteration", "num_steps", "num_episodes")
+    return {**mean, **{n: round(mean[n]) for n in counts}}
 
 
 def episode_returns(row: Row) -> tuple[float | None, float | None]:

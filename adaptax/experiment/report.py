@@ -18,7 +18,7 @@ from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.files import read_plain, replacing
 from adaptax.envs.registry import find_suite
-from adaptax.experiment.comparison import Record, compare, learning_curves
+from adaptax.experiment.comparison import Metric, Record, compare, learning_curves
 from adaptax.experiment.comparison_table import score_cells
 from adaptax.experiment.curves import (
     Curve,
@@ -39,10 +39,11 @@ from adaptax.experiment.report_figures import (
     colour,
     curves_figure,
     map_figure,
-    tasks_figure,
+    points_figure,
 )
 from adaptax.experiment.report_page import Figure, page, plot, table
 from adaptax.experiment.run_dir import writing
+from adaptax.experiment.sweep_report import sweep_section
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
@@ -50,14 +51,21 @@ VIDEO = "video.gif"
 """What `adaptax video` leaves in a run's directory."""
 
 
-def write_report(groups: Sequence[RunGroup], out: Path) -> Record:
+def write_report(
+    groups: Sequence[RunGroup],
+    out: Path,
+    sweeps: Sequence[Path] = (),
+    metric: Metric = "return",
+) -> Record:
     """Write the page of these groups to `out`, whole or not at all; what `compare` found of them.
+
+    The `sweeps` that some of them are the winners of have sections before them.
 
     Raises an AdaptaxError where they do not compare, or Plotly is not installed.
     """
     check_plotly()
-    record = compare(groups)
-    text = Report(groups, record).page()
+    record = compare(groups, metric)
+    text = Report(groups, record).page(sweeps)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:
@@ -74,9 +82,10 @@ class Report:
         self.tasks = groups[0].runs[0].evaluations[-1]["tasks"]
         self.figures: dict[str, Figure] = {}
 
-    def page(self) -> str:
+    def page(self, sweeps: Sequence[Path] = ()) -> str:
         """The whole page."""
         parts = {
+            **{f"Sweep {path.name}": sweep_section(path, self.figures) for path in sweeps},
             "Scores": self._scores(),
             "Learning": self._learning(),
             "Adaptation": self._adaptation(),
@@ -143,22 +152,24 @@ class Report:
         return "95 % interval over tasks" if alone else "95 % interval over seeds (of two: range)"
 
     def _adaptation(self) -> str:
-        """Return over the episodes on a task, of the trained and of the untrained agents."""
+        """The metric over the episodes on a task, of the trained and of the untrained agents."""
         named: list[NamedCurve] = []
+        metric = self.record["metric"]
         for group in self.groups:
             rows = [run.evaluations[-1] for run in group.runs]
-            named.append((group.name, over_seeds([adaptation_curve(row) for row in rows]), {}))
+            curves = [adaptation_curve(row, metric) for row in rows]
+            named.append((group.name, over_seeds(curves), {}))
         shown = self._curves()
         first = [run.evaluations[0] for group in self.groups for run in group.runs]
-        untrained = [adaptation_curve(row) for row in first if row["iteration"] == 0]
+        untrained = [adaptation_curve(row, metric) for row in first if row["iteration"] == 0]
         if untrained:
             style = {"color": GREY, "dash": "dot"}
             named.append(("untrained", over_seeds(untrained), style))
             shown.append(("untrained", GREY))
-        self.figures["adaptation"] = curves_figure(named, "episode on a new task", "return")
+        self.figures["adaptation"] = curves_figure(named, "episode on a new task", metric)
         self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
         words = tasks_of([run for group in self.groups for run in group.runs])
-        caption = f"Mean return of each episode in a row on {words}; shaded: {self._interval()}"
+        caption = f"Mean {metric} of each episode in a row on {words}; shaded: {self._interval()}"
         return plot("adaptation", caption, shown, _curve_table(caption, "episode", named))
 
     def _tasks(self) -> str:
@@ -199,7 +210,8 @@ class Report:
         metric, number = self.record["metric"], len(self.figures)
         if values.ndim == 1:
             place, caption = f"tasks-{number}", f"Mean {metric} of each task over its {name}"
-            self.figures[place] = tasks_figure(self.names, values, means, (name, metric))
+            x = [values] * len(means)
+            self.figures[place] = points_figure(self.names, x, means, (name, metric))
             return plot(place, caption, self._curves(), "")
         ends = (float(np.min(means)), float(np.max(means)))
         maps = []

@@ -74,22 +74,28 @@ def curves_figure(curves: Sequence[NamedCurve], x_title: str, y_title: str) -> F
     return _figure(traces, x_title, y_title)
 
 
-def tasks_figure(
-    names: Sequence[str], x: np.ndarray, scores: Sequence[np.ndarray], titles: tuple[str, str]
+def points_figure(
+    names: Sequence[str],
+    x: Sequence[np.ndarray],
+    scores: Sequence[np.ndarray],
+    titles: tuple[str, str],
 ) -> Figure:
-    """Mean scores [tasks] of each group over a parameter x [tasks]; `titles` are of the axes."""
+    """Scores [n] of several kinds over a parameter x [n], which may be words.
+
+    `titles` are of the axes.
+    """
     import plotly.graph_objects as go
 
     traces = [
         go.Scatter(
-            x=x.tolist(),
+            x=places.tolist(),
             y=own.tolist(),
             mode="markers",
             marker={"color": colour(i), "size": 8, "symbol": i},
             name=escape(name),
             legendgroup=str(i),
         )
-        for i, (name, own) in enumerate(zip(names, scores, strict=True))
+        for i, (name, places, own) in enumerate(zip(names, x, scores, strict=True))
     ]
     return _figure(traces, *titles)
 

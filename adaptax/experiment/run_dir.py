@@ -28,6 +28,8 @@ CONFIG = "config.json"
 UNFINISHED = f"{CONFIG}.tmp"
 GROUP = "group.json"
 """What a group's folder holds beside its members' folders: which seeds they are."""
+SWEEP = "sweep.json"
+"""What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif")
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
@@ -47,6 +49,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
             raise AdaptaxError(
                 f"{run_dir} is a group of runs: take one of them, for example {one}"
             ) from None
+        if (run_dir / SWEEP).exists():
+            raise AdaptaxError(f"{run_dir} is a sweep: take {run_dir / 'winner'}") from None
         raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
     except OSError as error:
         raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None

@@ -232,6 +232,11 @@ class Trainer:
         state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
         return self._evaluator.evaluate(self.algorithm, state)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was asked to end before its end."""
+        return self._interrupted
+
     def close(self) -> None:
         """Free all environments."""
         self.sampler.close()

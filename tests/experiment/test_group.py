@@ -13,12 +13,14 @@ from small import SMALL
 from toys import EVALUATION, cliff_suite, fingerprint, flags
 
 import adaptax
+from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.build import load_group, make_algorithm
 from adaptax.experiment.group import Group, group_seeds, parse_seeds
-from adaptax.experiment.group_processes import run_processes
+from adaptax.experiment.group_processes import member_programs, run_members
+from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -222,7 +224,11 @@ def test_what_cannot_be_one_program_has_a_process_for_each_seed(tmp_path, capsys
     args = ["train", "cma-es", "point-goal", "--seeds", "0:2", "--run-dir", str(run_dir)]
     args += ["--num-iterations", "2", "--evaluation-interval", "None"]
     cli.main([*args, *flags(algorithm.config, "algorithm")])
-    assert "seed 1 is done" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "seed 1 ends" in out
+    lines = [line.partition(" | return")[0] for line in out.splitlines()]
+    for who in ("seed 0", "seed 1", "mean"):
+        assert any(line.startswith(f"{who} | iteration 2/2 | ") for line in lines), out
     cli.main(["resume", str(run_dir), "--num-iterations", "3"])
     for seed in (0, 1):
         rows = read_rows(run_dir / f"seed-{seed}" / "progress.jsonl")
@@ -231,19 +237,37 @@ def test_what_cannot_be_one_program_has_a_process_for_each_seed(tmp_path, capsys
         cli.main([*args, "--overwrite", "--algorithm.init-std", "-1"])
 
 
-def test_members_in_processes_each_have_a_core_even_beside_other_runs(tmp_path):
-    (tmp_path / "tell.py").write_text(
-        "import os, sys, time; time.sleep(0.5)\n"
-        "open(sys.argv[1], 'w').write(str(os.sched_getaffinity(0)))"
-    )
-    allowed = os.sched_getaffinity(0)
-    places = {seed: tmp_path / str(seed) for seed in range(2 * len(allowed))}
-    script = str(tmp_path / "tell.py")
-    commands = {seed: [sys.executable, script, str(place)] for seed, place in places.items()}
-    run_processes(commands, 2 * len(allowed))
-    told = [places[seed].read_text() for seed in range(len(allowed))]
-    assert sorted(told) == sorted(str({core}) for core in allowed)
-    assert places[len(allowed)].read_text() == str(allowed)  # no core is left for these
+@pytest.fixture
+def two_members(tmp_path):
+    """A group whose first seed cannot begin: a file is in the place of its folder."""
+    suite = adaptax.make_suite("point-goal")
+    runs = group(tmp_path / "group", (0, 1), "nop", suite, evaluation_interval=None)
+    runs.begin()
+    (tmp_path / "group" / "seed-0").write_text("in the way")
+    return runs
+
+
+@pytest.mark.slow
+def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
+    """And going on is with all, also with one that had not begun."""
+    run_dir = two_members.run_dir
+    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run directory$"):
+        run_members(two_members, Processes(2))
+    assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
+    (run_dir / "seed-0").unlink()
+    assert run_members(load_group(run_dir, (0, 1)), Processes(2), go_on=True)
+    assert read_rows(run_dir / "seed-0" / "progress.jsonl")[-1]["iteration"] == 6
+
+
+def test_a_members_program_says_all_that_is_trained(two_members):
+    """From the start where there is nothing to go on from, whatever was asked."""
+    programs = member_programs(two_members, go_on=True)
+    assert list(programs) == [0, 1]
+    module, spec = programs[1][1], json.loads(programs[1][2])
+    assert module == "adaptax.experiment.member"
+    assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.algorithm.config)}
+    assert spec["suite"]["name"] == "point-goal" and not spec["go_on"]
+    assert (spec["trainer"]["seed"], spec["trainer"]["num_iterations"]) == (1, 6)
 
 
 def test_python_trains_a_group(tmp_path):

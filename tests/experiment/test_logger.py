@@ -10,7 +10,7 @@ import pytest
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import progress
-from adaptax.experiment.logger import RunLog, read_rows
+from adaptax.experiment.logger import RunLog, newest_row, read_rows
 from adaptax.experiment.progress import Progress, episode_returns
 
 
@@ -258,3 +258,38 @@ def test_first_and_last_episode_come_from_the_numbered_returns():
     assert episode_returns(numbered) == (1.0, 10.0)
     assert episode_returns({"train/return/episode_1": 1.0}) == (None, None)
     assert episode_returns({"train/return": 1.0}) == (None, None)
+
+
+def test_a_group_shows_its_mean_and_at_the_end_each_seed(clock, capsys):
+    with Progress({"iteration": 2}) as progress:
+        for iteration in (1, 2):
+            clock.now += 20.0
+            rows = {s: row(iteration, **{"train/return": float(s)}) for s in (0, 3)}
+            progress.update_group(rows)
+            progress.tell("between")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "mean | iteration 1/2 | 1,000 steps | return 1.5",
+        "between",
+        "mean | iteration 2/2 | 2,000 steps | 50 steps/s | 0:00 left | return 1.5",
+        "between",
+        "seed 0 | iteration 2/2 | 2,000 steps | return 0",
+        "seed 3 | iteration 2/2 | 2,000 steps | return 3",
+    ]
+
+
+def test_on_a_terminal_a_group_has_a_line_for_each_seed(clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Progress({"iteration": 2}) as progress:
+        progress.update_group({s: row(1, **{"train/return": float(s)}) for s in (0, 3)})
+    out = capsys.readouterr().out
+    for line in ("mean | iteration 1/2", "seed 0 | iteration 1/2", "seed 3 | iteration 1/2"):
+        assert line in out
+
+
+def test_the_newest_row_is_the_last_whole_one(tmp_path):
+    path = tmp_path / "progress.jsonl"
+    assert newest_row(path) is None
+    path.write_text('{"iteration": 1, "x": "' + "y" * 100_000 + '"}\n{"iteration": 2}\n{"iterat')
+    assert newest_row(path) == {"iteration": 2}

@@ -199,6 +199,18 @@ def test_a_single_point_has_its_interval_as_a_bar():
     assert (trace["error_y"]["array"], trace["error_y"]["arrayminus"]) == ([2.0], [1.0])
 
 
+def test_a_page_of_success_has_scores_and_curves_of_it(tmp_path):
+    group = make_group(tmp_path / "group", SCORES)
+    cli.main(["report", str(group), "--out", str(tmp_path / "page.html"), "--metric", "success"])
+    text = (tmp_path / "page.html").read_text()
+    assert "success of the last episode on 3 held-out tasks" in text
+    figures = Page(text).figures()
+    for name in ("learning", "adaptation"):
+        assert figures[name]["layout"]["yaxis"]["title"]["text"] == "success"
+        main = [trace for trace in figures[name]["data"] if "fill" not in trace]
+        assert all(0 <= y <= 1 for trace in main for y in trace["y"])
+
+
 def test_plotly_is_imported_late():
     modules = (report, report_figures, report_page)
     homes = [str(getattr(x, "__module__", "")) for m in modules for x in vars(m).values()]

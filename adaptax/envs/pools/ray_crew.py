@@ -37,7 +37,7 @@ class RayCrew:
         key, self._next_pool = self._next_pool, self._next_pool + 1
         self._pools.add(key)
         try:
-            self.ray = _connected()
+            self.ray = connected()
             new = range(len(self.actors), num_workers)
             self.actors += [self._create() for _ in new]
             for index in new:
@@ -118,7 +118,7 @@ class RayCrew:
             raise EnvironmentFault(f"{name} could not start: {one_line(error)}") from error
 
 
-def _connected() -> Any:
+def connected() -> Any:
     """Ray, connected to a cluster."""
     try:
         import ray  # imported late: an optional extra
