@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.algorithms.meta.rl2_trpo import RL2TRPOConfig as RL2TRPOConfig
     from adaptax.algorithms.meta.trpo_maml import TRPOMAML as TRPOMAML
     from adaptax.algorithms.meta.trpo_maml import TRPOMAMLConfig as TRPOMAMLConfig
+    from adaptax.algorithms.meta.varibad import VariBAD as VariBAD
+    from adaptax.algorithms.meta.varibad import VariBADConfig as VariBADConfig
     from adaptax.algorithms.meta.vpg_maml import VPGMAML as VPGMAML
     from adaptax.algorithms.meta.vpg_maml import VPGMAMLConfig as VPGMAMLConfig
     from adaptax.algorithms.off_policy.ddpg import DDPG as DDPG

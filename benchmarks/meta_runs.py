@@ -64,7 +64,7 @@ def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
         "episodes": [estimate(values) for values in pairs.T],
         "gain": estimate(pairs[:, -1] - pairs[:, 0]),
         "tasks": [
-            {**task.params, "returns": means}
+            {**task.plain()[2], "returns": means}
             for task, means in zip(evaluations[0].tasks, returns.mean(0).tolist(), strict=True)
         ],
         "curve": [

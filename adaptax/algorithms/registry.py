@@ -111,6 +111,11 @@ ALGORITHMS = {
             ".meta.rl2_trpo:RL2TRPO",
         ),
         AlgorithmEntry(
+            "varibad",
+            "meta-RL: acts on what it believes of its task, step by step, and how surely; with PPO",
+            ".meta.varibad:VariBAD",
+        ),
+        AlgorithmEntry(
             "pearl",
             "meta-RL: infers its task from a few episodes; learns from replay, with SAC",
             ".meta.pearl:PEARL",

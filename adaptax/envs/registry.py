@@ -140,6 +140,11 @@ SUITES = {
             "tabular_mdp:TabularMDPConfig:tabular_mdp",
         ),
         SuiteEntry(
+            "gridworld",
+            "a grid of cells and a goal that is not seen, as in VariBAD",
+            "gridworld:GridworldConfig:gridworld",
+        ),
+        SuiteEntry(
             "cartpole",
             "Gymnasium's CartPole-v1, compiled",
             "classic_control:CartPoleConfig:cart_pole",

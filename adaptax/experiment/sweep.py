@@ -109,8 +109,9 @@ def sweep(
     """Search a space of settings; what was found, as `sweep.json` has it.
 
     `space` is a file of TOML, or what it would hold. `algorithm` and `suite` are settings that all
-    trials have beside those of a recipe, as in `train`, all others the trainer's, whose seed is also that of the search. The sweep is in
-    `run_dir`, by default runs/ALGORITHM-SUITE-sweep.
+    trials have, and a recipe's where they are not given, as in `train`; all others are the
+    trainer's, whose seed is also that of the search. The sweep is in `run_dir`, by default
+    runs/ALGORITHM-SUITE-sweep.
     """
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}

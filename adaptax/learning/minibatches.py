@@ -217,7 +217,7 @@ def descend(
         (now, stopped), (row, is_live) = carry, x
         # All of it in another order would be the same, but has to be brought to one device.
         part = batch if whole else jax.tree.map(lambda leaf: leaf[row], batch)
-        after, figures = _one_step(loss, step, now, part)
+        after, figures = one_step(loss, step, now, part)
         if stop is not None:
             stopped = stopped | (is_live & stop(figures))
         made = is_live & ~stopped
@@ -233,9 +233,10 @@ def descend(
     return end, {**{k: masked_mean(x, made) for k, x in figures.items()}, "update_share": share}
 
 
-def _one_step(
+def one_step(
     loss: Loss, step: optax.GradientTransformation, now: tuple[PyTree, PyTree], part: PyTree
 ) -> tuple[tuple[PyTree, PyTree], Figures]:
+    """(Parameters, optimizer's state) after one step down the loss on a part, and figures."""
     params, opt_state = now
     grads, figures = jax.grad(loss, has_aux=True)(params, part)
     updates, opt_state = step.update(grads, opt_state, params)

@@ -13,7 +13,7 @@ from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
-from adaptax.sampling.memory_actors import trial_inputs
+from adaptax.sampling.memory_actors import transition_inputs, trial_inputs
 
 
 @jax.tree_util.register_dataclass
@@ -65,15 +65,20 @@ def episode_sequences(rollout: Rollout, obs_moments: Moments | None) -> Sequence
 
 
 def trial_sequences(
-    rollout: Rollout, space: ActionSpace, obs_moments: Moments | None, *, bootstrap_end: bool
+    rollout: Rollout,
+    space: ActionSpace,
+    obs_moments: Moments | None,
+    *,
+    bootstrap_end: bool,
+    transitions: bool = False,
 ) -> Sequences:
     """The lanes [M, N, T] of a TrialInputs' rollout, each a trial that counts as one episode.
 
     Inner boundaries cut nothing. A trial that its last time limit cut ends as if it had terminated
-    unless `bootstrap_end`.
+    unless `bootstrap_end`. `transitions`: the rollout is a TransitionInputs'.
     """
     rollout = zero_padding(rollout)
-    inputs, next_inputs = trial_inputs(rollout, space)
+    inputs, next_inputs = (transition_inputs if transitions else trial_inputs)(rollout, space)
     valid = jnp.asarray(rollout.valid)
     nowhere = jnp.zeros_like(valid)
     end = last_valid(valid)

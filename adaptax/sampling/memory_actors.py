@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.experience import PyTree, Rollout, Step
+from adaptax.core.experience import PyTree, Rollout, Step, Transitions
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
@@ -105,6 +105,40 @@ class TrialInputs(ByLane):
         return replace(self, actor=replace(self.actor, deterministic=deterministic), start=start)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TransitionInputs(TrialInputs):
+    """Gives an actor beside its observation all of the last transition: action, reward, next obs.
+
+    VariBAD's inputs (Zintgraf et al. 2020, section 4). At the first step of a later episode the
+    actor still sees where the last one led to, which its own observation does not tell. Zeros stand
+    for what came before a trial.
+    """
+
+    observation_size: int = field(default=0, metadata={"static": True})
+
+    def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
+        """Zeros, or what was learned of the task before."""
+        if self.start is not None:
+            return self.start
+        lanes = (num_members, num_lanes)
+        size = self.space.size + 1 + self.observation_size
+        inner = self.actor.begin(num_members, num_lanes, key)
+        return {"actor": inner, "transition": jnp.zeros((*lanes, size))}
+
+    def act(
+        self, carry: PyTree, obs: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, PyTree, Extras]:
+        """The actor's action for the observation and the last transition."""
+        inputs = jnp.concatenate([obs, carry["transition"]], axis=-1)
+        action, inner, extras = self.actor.act(carry["actor"], inputs, key)
+        return action, {**carry, "actor": inner}, extras
+
+    def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
+        """Remember the transition; an episode's end clears nothing."""
+        return {"actor": carry["actor"], "transition": transition(step, self.space)}
+
+
 def trial_input_size(observation_size: int, space: ActionSpace) -> int:
     """O + A + 2: numbers that a network sees of a step within a trial."""
     return observation_size + space.size + 2
@@ -123,16 +157,36 @@ def trial_inputs(rollout: Rollout, space: ActionSpace) -> tuple[jax.Array, jax.A
 
     After the last step it would have seen its successor, had the episode gone on.
     """
-    obs, next_obs = jnp.asarray(rollout.obs), jnp.asarray(rollout.next_obs)
-    boundary = (rollout.terminated | rollout.truncated).astype(jnp.float32)
     action = encode_action(space, jnp.asarray(rollout.action))
-    after = (action, jnp.asarray(rollout.reward), jnp.asarray(boundary))
+    reward = jnp.asarray(rollout.reward)
+    boundary = (rollout.terminated | rollout.truncated).astype(jnp.float32)
+    inputs = trial_input(jnp.asarray(rollout.obs), *map(_before, (action, reward, boundary)))
+    beyond = trial_input(jnp.asarray(rollout.next_obs), action, reward, jnp.zeros_like(boundary))
+    return inputs, _following(inputs, beyond, rollout)
 
-    def before(x: jax.Array) -> jax.Array:
-        return jnp.concatenate([jnp.zeros_like(x[:, :, :1]), x[:, :, :-1]], axis=2)
 
-    inputs = trial_input(obs, *map(before, after))
+def transition(step: Step | Rollout | Transitions, space: ActionSpace) -> jax.Array:
+    """(action, reward, next obs) of steps, [..., A + 1 + O]."""
+    reward = jnp.asarray(step.reward)[..., None]
+    action = encode_action(space, jnp.asarray(step.action))
+    return jnp.concatenate([action, reward, jnp.asarray(step.next_obs)], axis=-1)
+
+
+def transition_inputs(rollout: Rollout, space: ActionSpace) -> tuple[jax.Array, jax.Array]:
+    """The same of a TransitionInputs' network, [M, N, T, O + A + 1 + O]."""
+    seen = transition(rollout, space)
+    inputs = jnp.concatenate([jnp.asarray(rollout.obs), _before(seen)], axis=-1)
+    beyond = jnp.concatenate([jnp.asarray(rollout.next_obs), seen], axis=-1)
+    return inputs, _following(inputs, beyond, rollout)
+
+
+def _before(x: jax.Array) -> jax.Array:
+    """Of every step what the one before it has of x [M, N, T, ...], and zeros of the first."""
+    return jnp.concatenate([jnp.zeros_like(x[:, :, :1]), x[:, :, :-1]], axis=2)
+
+
+def _following(inputs: jax.Array, beyond: jax.Array, rollout: Rollout) -> jax.Array:
+    """Of every step the inputs of the next one, or after a lane's last step those `beyond`."""
     following = jnp.concatenate([inputs[:, :, 1:], jnp.zeros_like(inputs[:, :, :1])], axis=2)
     last = last_valid(jnp.asarray(rollout.valid))
-    beyond = trial_input(next_obs, after[0], after[1], jnp.zeros_like(after[2]))
-    return inputs, jnp.where(last[..., None], beyond, following)
+    return jnp.where(last[..., None], beyond, following)

@@ -14,7 +14,13 @@ from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.networks.normalizer import fresh_moments, updated_moments
 from adaptax.sampling.actors import encode_action
-from adaptax.sampling.memory_actors import MemoryActor, TrialInputs, trial_inputs
+from adaptax.sampling.memory_actors import (
+    MemoryActor,
+    TransitionInputs,
+    TrialInputs,
+    transition_inputs,
+    trial_inputs,
+)
 from adaptax.sampling.sampler import Sampler
 
 SPACES = [Continuous(2), Discrete(3)]
@@ -185,19 +191,34 @@ def test_recomputed_inputs_start_from_zero_and_shift_by_one(space):
     np.testing.assert_array_equal(inputs[:, :, 1:, -2], np.asarray(rollout.reward)[:, :, :-1])
 
 
+def test_a_whole_transition_is_seen_also_where_the_next_episode_starts_elsewhere():
+    rollout = trials(TWO)
+    inputs, _ = (np.asarray(x) for x in transition_inputs(rollout, TWO))
+    np.testing.assert_array_equal(inputs[:, :, 0, 2:], np.zeros((3, 2, 5)))
+    ends = np.asarray(rollout.terminated | rollout.truncated)[:, :, :-1]
+    there, shown = inputs[:, :, 1:, -2:], inputs[:, :, 1:, :2]
+    valid = np.asarray(rollout.valid)[:, :, 1:]
+    np.testing.assert_array_equal(there, np.asarray(rollout.next_obs)[:, :, :-1])
+    np.testing.assert_array_equal((there != shown).any(-1)[valid], ends[valid])
+
+
 @both_spaces
-def test_recomputed_inputs_are_those_that_the_actor_saw(space):
+@pytest.mark.parametrize("whole", [False, True], ids=["flag", "transition"])
+def test_recomputed_inputs_are_those_that_the_actor_saw(space, whole):
     """And what it would have seen after the trial, had the last episode gone on."""
     rollout, seen = trials(space), spy()
-    inputs, after = (np.asarray(x) for x in trial_inputs(rollout, space))
+    actor = TransitionInputs(seen, space, None, 2) if whole else TrialInputs(seen, space)
+    recomputed = transition_inputs if whole else trial_inputs
+    inputs, after = (np.asarray(x) for x in recomputed(rollout, space))
     valid = np.asarray(rollout.valid)
     for lane in np.ndindex(*valid.shape[:2]):
         del seen.network.seen[:]
         length = valid[lane].sum()
-        replay(TrialInputs(seen, space), rollout, lane, length)
+        replay(actor, rollout, lane, length)
         expected = np.array([given for given, _ in seen.network.seen])
         np.testing.assert_array_equal(inputs[lane][:length], expected[:-1])
-        expected[-1, -1] = 0.0
+        if not whole:
+            expected[-1, -1] = 0.0
         np.testing.assert_array_equal(after[lane][:length], expected[1:])
 
 

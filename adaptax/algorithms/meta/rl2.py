@@ -154,11 +154,24 @@ def collect(config: RL2Config, actor: Actor, sampler: Sampler) -> Rollout:
 
 
 def sequences_of(
-    config: RL2Config, network: Any, spec: EnvSpec, state: State, rollout: Rollout
+    config: RL2Config,
+    network: Any,
+    spec: EnvSpec,
+    state: State,
+    rollout: Rollout,
+    *,
+    transitions: bool = False,
 ) -> Sequences:
-    """Trials as the agent saw them, with rewards as they are learned from."""
+    """Trials as the agent saw them, with rewards as they are learned from.
+
+    `transitions`: it saw all of the last transition, as a TransitionInputs does.
+    """
     sequences = trial_sequences(
-        rollout, spec.action, state.moments.get("obs"), bootstrap_end=config.bootstrap_trial_end
+        rollout,
+        spec.action,
+        state.moments.get("obs"),
+        bootstrap_end=config.bootstrap_trial_end,
+        transitions=transitions,
     )
     reward = sequences.reward
     if config.entropy_method == "max":
