@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from adaptax.core.errors import ConfigError, check, unknown_name
@@ -33,21 +33,43 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
-    """The config `cls` with the values of `data`; fields left out keep their defaults."""
+    """The config `cls` with the values of `data`; fields left out keep their defaults.
+
+    Those of a config within it keep what it has there by default.
+    """
     if not isinstance(data, dict):
         raise ConfigError(f"{where or cls.__name__}: expected an object, not {data!r}")
     hints = get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     values = {}
+    defaults = {f.name: _default_of(f) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, value in data.items():
         path = f"{where}.{name}" if where else name
         if name not in names:
             raise unknown_name("setting", path, [f"{where}.{n}" if where else n for n in names])
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(defaults[name]):
+            value = merged(to_dict(defaults[name]), value)
         values[name] = _typed(hints[name], value, path)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         optional = not (f.default is f.default_factory is dataclasses.MISSING)
         check(optional or f.name in values, f"{where or cls.__name__}: {f.name} is missing")
     return cls(**values)
+
+
+def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others over them; of configs within them too."""
+    result = dict(settings)
+    for name, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
+        result[name] = merged(result[name], value) if both else value
+    return result
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """What a field is where it is not given; None where it has to be."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def check_positive(config: Any, *names: str) -> None:

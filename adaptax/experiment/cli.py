@@ -197,7 +197,8 @@ def train_options(
 
     short = {f.name for f in fields(TrainerConfig)}
     flags = [full_flag(word, short) for word in args]
-    recipe = find_recipe(flag_value(flags, "--trainer.recipe"), algorithm, suite)
+    asked = flag_value(flags, "--trainer.recipe")
+    recipe = find_recipe(None if asked == "None" else asked, algorithm, suite)
     given = [name for name in LIMITS if flag_value(flags, f"--trainer.{name}") is not None]
     trainer = recipe.settings("trainer", dict.fromkeys(given)) | {"recipe": recipe.name or None}
     configs = {

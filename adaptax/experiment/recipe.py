@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict
+from adaptax.core.config import from_dict, merged
 from adaptax.core.errors import ConfigError, check, unknown_name
 from adaptax.envs.registry import find_suite
 
@@ -182,15 +182,6 @@ def read_recipe(path: Path, name: str) -> Recipe:
         measured=tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
         **{table: tables.get(table, {}) for table in TABLES},
     )
-
-
-def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with others over them; of configs within them too."""
-    result = dict(settings)
-    for name, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
-        result[name] = merged(result[name], value) if both else value
-    return result
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -21,7 +21,15 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 
 SUITE = point_suite()
-INNER = {"num_lanes": 8, "num_tasks": 8, "num_steps": 320, "hidden_sizes": (16,), "lr": 0.01}
+INNER = {
+    "num_lanes": 8,
+    "num_tasks": 8,
+    "num_steps": 320,
+    "hidden_sizes": (16,),
+    "lr": 0.01,
+    "max_grad_norm": None,
+    "monte_carlo_returns": True,
+}
 CONFIG = SVPGConfig(
     num_particles=2, temperature=5.0, particle=A2CConfig(**INNER, num_minibatches=4)
 )

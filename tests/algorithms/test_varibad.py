@@ -11,6 +11,7 @@ from small import SMALL
 from toys import cliff_suite, point_suite, train_sampler
 
 from adaptax.algorithms.meta.varibad import Networks, VariBADConfig, default_networks, encoder_of
+from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -36,7 +37,7 @@ def iterated(num: int, **settings):
     state, data = algorithm.init(named_key(0, "init")), None
     for _ in range(num):
         data = algorithm.collect(state, sampler)
-        state = algorithm.update(state, data)[0]
+        state = updated(algorithm, state, data)[0]
     return algorithm, state, data
 
 
@@ -152,9 +153,9 @@ def test_ppo_moves_the_encoder_by_choice_only(reaches):
 
 def test_decoders_learn_what_trials_pay():
     algorithm, state, _ = iterated(1)
-    figures = []
+    figures, improved = [], jax.jit(algorithm._improved_model)
     for _ in range(60):
-        state, found = jax.jit(algorithm._improved_model)(state)
+        state, found = improved(state)
         figures.append(float(found["decoding_error"]))
     assert np.mean(figures[-5:]) < 0.5 * np.mean(figures[:5])
 

@@ -138,3 +138,19 @@ def test_any_json_gives_a_config_or_a_config_error(data):
     except ConfigError:
         return
     assert from_dict(Outer, to_dict(config)) == config
+
+
+@dataclass(frozen=True)
+class Pair:
+    speed: float = 1.0
+    weight: float = 2.0
+
+
+@dataclass(frozen=True)
+class Around:
+    pair: Pair = field(default_factory=lambda: Pair(speed=5.0))
+
+
+def test_a_config_within_a_config_keeps_what_it_has_there_by_default():
+    assert from_dict(Around, {"pair": {"weight": 3.0}}) == Around(Pair(5.0, 3.0))
+    assert from_dict(Around, {"pair": Pair()}) == Around(Pair())

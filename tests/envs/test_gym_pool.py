@@ -373,3 +373,15 @@ def test_unknown_ids_are_refused_with_the_nearest_name():
 def test_a_trial_step_that_fails_is_a_fault():
     with pytest.raises(EnvironmentFault, match="failed in a trial step: RuntimeError: motor"):
         gym_suite("fire", Counting, train=[{"raise_at": 1}], horizon=9)
+
+
+class Talking(Counting):
+    """Tells beside a step what no step tells."""
+
+    def step(self, action):
+        return *super().step(action)[:4], []
+
+
+def test_what_a_step_tells_beside_must_be_a_dict():
+    with pytest.raises(EnvironmentFault, match=r"tells beside is \[\], not a dict"):
+        gym_suite("talking", Talking, horizon=9)

@@ -341,7 +341,7 @@ def test_resume_with_workers_where_there_are_none_is_one_line(inside, capsys):
 
 def test_networks_beyond_all_memory_are_refused_before_anything_is_written(inside, capsys):
     sizes = ["--algorithm.hidden-sizes", "1000000", "1000000"]
-    line = refused(["train", "ppo", "cartpole", *sizes, "--run-dir", "huge"], capsys)
+    line = refused(["train", "ppo", "pendulum", *sizes, "--run-dir", "huge"], capsys)
     assert "ppo keeps, arrays up to [1000000, 1000000]: at least" in line
 
 

@@ -27,9 +27,9 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 SEEDS = (0, 1, 4)
 
 
-def group(run_dir, seeds=SEEDS, name="ppo", each=None, **settings) -> Group:
+def group(run_dir, seeds=SEEDS, name="ppo", suite=None, each=None, **settings) -> Group:
     """`each`: settings of the algorithm for every seed."""
-    suite = cliff_suite()
+    suite = suite or cliff_suite()
     defaults = {"num_iterations": 6, "snapshot_interval": 2, "evaluation_interval": 3}
     config = TrainerConfig(
         str(run_dir), **{**defaults, "evaluation": EVALUATION, "quiet": True, **settings}
@@ -135,7 +135,7 @@ def test_members_with_settings_of_their_own_are_loaded_with_them(tmp_path):
 
 def test_members_whose_settings_need_other_programs_take_turns(tmp_path):
     each = [{"population_size": 8}, {"population_size": 16}]
-    runs = group(tmp_path / "sizes", (0, 1), "cem", each, num_iterations=1)
+    runs = group(tmp_path / "sizes", (0, 1), "cem", each=each, num_iterations=1)
     assert not runs.in_one_program
     tasks, episodes = (SMALL["cem"][name] for name in ("num_tasks", "num_episodes"))
     assert [row["num_episodes"] for row in runs.run()] == [n * tasks * episodes for n in (8, 16)]
@@ -265,7 +265,7 @@ def test_a_members_program_says_all_that_is_trained(two_members):
     assert list(programs) == [0, 1]
     module, spec = programs[1][1], json.loads(programs[1][2])
     assert module == "adaptax.experiment.member"
-    assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.algorithm.config)}
+    assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.members[0].algorithm.config)}
     assert spec["suite"]["name"] == "point-goal" and not spec["go_on"]
     assert (spec["trainer"]["seed"], spec["trainer"]["num_iterations"]) == (1, 6)
 

@@ -14,7 +14,6 @@ from adaptax.experiment.recipe import (
     Recipe,
     all_recipes,
     find_recipe,
-    merged,
     read_recipe,
     to_toml,
 )
@@ -144,11 +143,6 @@ def test_list_tells_recipes(capsys):
     cli.main(["list", "--json"])
     recipes = json.loads(capsys.readouterr().out)["recipes"]
     assert {"name", "algorithm", "suites", "settings", "measured"} <= recipes[0].keys()
-
-
-def test_settings_within_settings_are_merged():
-    recipe = {"critic": {"lr": 1, "num_epochs": 2}, "lr": 3}
-    assert merged(recipe, {"critic": {"lr": 4}}) == {"critic": {"lr": 4, "num_epochs": 2}, "lr": 3}
 
 
 def test_toml_of_a_recipe_is_read_back(tmp_path):

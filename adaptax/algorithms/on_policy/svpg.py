@@ -46,8 +46,16 @@ class SVPGConfig(Hyperparameters):
     """Weight of the particles' distance against their returns."""
     horizon: int = 0
     """Iterations after which a particle starts afresh, one particle at a time; 0: never."""
-    particle: A2CConfig = field(default_factory=A2CConfig)
-    """Each particle; steps, lanes and episodes are those of one of them."""
+    particle: A2CConfig = field(
+        default_factory=lambda: A2CConfig(
+            num_steps=2048,
+            num_minibatches=64,
+            lr=5e-4,
+            max_grad_norm=None,
+            monte_carlo_returns=True,
+        )
+    )
+    """Each particle, Pyrado's A2C; steps, lanes and episodes are those of one of them."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_particles", "temperature")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -165,6 +166,9 @@ def _trial_step(env: AnyEnv, params: Params) -> dict[str, Any]:
     try:
         env.reset(seed=0, options=reset_options(params))
         env.action_space.seed(0)
-        return env.step(env.action_space.sample())[4]
+        _, _, _, _, info = env.step(env.action_space.sample())
+        if not isinstance(info, Mapping):
+            raise TypeError(f"what a step tells beside is {reprlib.repr(info)}, not a dict")
+        return dict(info)
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f"{env} failed in a trial step: {one_line(error)}") from error
