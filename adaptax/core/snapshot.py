@@ -107,6 +107,13 @@ class Snapshots:
             except SnapshotError as error:
                 warnings.warn(f"{error}; trying the one before it", stacklevel=2)
 
+    def best(self) -> Iterator[tuple[int, PyTree]]:
+        """The one with the best score; a SnapshotError where none has one, or it is damaged."""
+        iteration = self._best()
+        if iteration is None:
+            raise SnapshotError(f"no snapshot in {self.directory} has a score: none is the best")
+        yield iteration, self.load(iteration)
+
     @contextlib.contextmanager
     def reading(self, iteration: int) -> Iterator[None]:
         """Take what its tree lacks, or has in another shape, for the snapshot's fault."""
@@ -142,13 +149,16 @@ class Snapshots:
         shutil.rmtree(writing, ignore_errors=True)
 
     def _prune(self) -> None:
-        iterations = self.iterations()
-        abouts = [(self._about(i), i) for i in iterations]
-        scores = [(a.get("score"), i) for a, i in abouts if a.get("iteration") == i]
-        best = max(((score, i) for score, i in scores if score is not None), default=(0, -1))[1]
-        for iteration in iterations[: -self.keep]:
+        best = self._best()
+        for iteration in self.iterations()[: -self.keep]:
             if iteration != best:
                 self._remove(iteration)
+
+    def _best(self) -> int | None:
+        """The iteration with the best score, the last of equals."""
+        abouts = [(self._about(i), i) for i in self.iterations()]
+        scores = [(a.get("score"), i) for a, i in abouts if a.get("iteration") == i]
+        return max(((score, i) for score, i in scores if score is not None), default=(0, None))[1]
 
     def _remove(self, iteration: int) -> None:
         path = self._path(iteration)

@@ -183,11 +183,17 @@ def _observe(actor: Actor, memory: PyTree, step: Step, key: jax.Array, t: Any) -
 
 
 def load(
-    run_dir: str | Path, networks: Any = None, *, env: Any = None, deterministic: bool = False
+    run_dir: str | Path,
+    networks: Any = None,
+    *,
+    best: bool = False,
+    env: Any = None,
+    deterministic: bool = False,
 ) -> Agent:
     """The agent of a run's newest snapshot; neither its suite nor its environments are needed.
 
-    `networks` are those that it was trained with, where they were one's own; for `env` see `Agent`.
+    With `best`, of the one with the highest return in training. `networks` are those that it was
+    trained with, where they were one's own; for `env` see `Agent`.
     """
     run_dir = Path(run_dir)
     recorded = read_config(run_dir)
@@ -201,13 +207,14 @@ def load(
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     check_networks(run_dir, recorded, algorithm)
-    return Agent(algorithm, _newest_state(run_dir, algorithm), env, deterministic=deterministic)
+    state = _state(run_dir, algorithm, best=best)
+    return Agent(algorithm, state, env, deterministic=deterministic)
 
 
-def _newest_state(run_dir: Path, algorithm: Algorithm[Any, Any]) -> PyTree:
-    """The state of the newest snapshot that can be read."""
+def _state(run_dir: Path, algorithm: Algorithm[Any, Any], *, best: bool) -> PyTree:
+    """The state of the newest snapshot that can be read, or of the best."""
     snapshots = Snapshots(run_dir / "snapshots")
-    for iteration, tree in snapshots.newest():
+    for iteration, tree in snapshots.best() if best else snapshots.newest():
         with snapshots.reading(iteration):
             return unflatten(algorithm.initial_state(named_key(0, "init")), tree.get("state", {}))
     raise SnapshotError(f"{run_dir} has no snapshot that can be read")

@@ -94,6 +94,8 @@ class EvaluateArgs:
     """Episodes of the agent after those."""
     deterministic: bool = False
     """Act by the mode of the policy."""
+    best: bool = False
+    """The snapshot with the highest return in training, instead of the newest."""
     json: bool = False
     """Machine-readable."""
 

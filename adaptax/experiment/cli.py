@@ -328,7 +328,7 @@ def evaluate_command(args: list[str]) -> None:
             text = f"protocol.{name} was {then[name]}, is {now}"
             warnings.warn(f"{options.run_dir} {found}: {text}", stacklevel=2)
     try:
-        trainer.load()
+        trainer.load(best=options.best)
         if options.json:
             print(json.dumps(evaluation_json(trainer), indent=2))
         else:

@@ -194,16 +194,19 @@ class Trainer:
         if self.suite.note is not None and not self.config.quiet:
             say(self.suite.note, sys.stdout)
 
-    def load(self, newest: int | None = None, *, episodes: bool = False) -> None:
+    def load(
+        self, newest: int | None = None, *, episodes: bool = False, best: bool = False
+    ) -> None:
         """Take state and counters from the newest readable snapshot, to evaluate or to act.
 
-        If given, from one no newer than `newest`. `episodes`: with those of training that are under
-        way, which only training goes on with, and which not every environment can take up again.
+        If given, from one no newer than `newest`; with `best` from the one with the highest
+        return in training. `episodes`: with those of training that are under way, which only
+        training goes on with, and which not every environment can take up again.
         """
         refuse_links(self.run_dir)
         self._take_description(recorded_config(self.run_dir))
         self._check_networks()
-        for iteration, tree in self._snapshots.newest():
+        for iteration, tree in self._snapshots.best() if best else self._snapshots.newest():
             if newest is not None and iteration > newest:
                 continue
             template = self.algorithm.initial_state(named_key(self.config.seed, "init"))

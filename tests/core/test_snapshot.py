@@ -242,6 +242,13 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
         "iteration-00000005",
         "iteration-00000006",
     }
+    assert list(snapshots.best()) == [(2, {"x": 2})]
+
+
+def test_without_a_score_none_is_the_best(snapshots):
+    snapshots.save(1, {"x": 1})
+    with pytest.raises(SnapshotError, match="has a score: none is the best"):
+        list(snapshots.best())
 
 
 @pytest.mark.parametrize("strange", [float("nan"), None])

@@ -511,6 +511,18 @@ def test_evaluate_shows_a_table(inside, capsys):
     assert "gain from first to last episode" in out
 
 
+def test_the_best_snapshot_is_evaluated_and_loaded(tmp_path, capsys):
+    """By the return in training."""
+    run_dir = tmp_path / "run"
+    words = ["--num-iterations", "3", "--snapshot-interval", "1", "--evaluation-interval", "None"]
+    cli.main(["train", "nop", "point-goal", *words, "--run-dir", str(run_dir), "--quiet"])
+    best = max(read_rows(run_dir / "progress.jsonl"), key=lambda row: row["train/return"])
+    capsys.readouterr()
+    cli.main(["evaluate", str(run_dir), "--best"])
+    assert f"nop on point-goal, iteration {best['iteration']}" in capsys.readouterr().out
+    assert adaptax.load(run_dir, best=True).algorithm.name == "nop"
+
+
 @pytest.mark.parametrize("suite", ["gym:CartPole-v1", "half-cheetah-dir", "cartpole"])
 def test_a_suite_of_few_tasks_is_evaluated_on_all_of_them(tmp_path, suite):
     words = ["--run-dir", str(tmp_path / "run"), "--num-iterations", "1", "--quiet"]
