@@ -46,7 +46,7 @@ def moments(state):
 
 
 @pytest.mark.parametrize("decode_next_obs", [False, True])
-@pytest.mark.parametrize("num_terms", [3, 50])
+@pytest.mark.parametrize("num_terms", [3, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reward_from", ["transition", "next_obs"])
 def test_the_loss_is_minus_the_elbos_mean_by_a_slow_loop(reward_from, num_terms, decode_next_obs):
     settings = {"reward_from": reward_from, "decode_next_obs": decode_next_obs}

@@ -51,6 +51,7 @@ def test_the_second_interpreter_reads_what_the_first_compiled(tmp_path):
     assert kept.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_program_whose_writing_was_cut_short_is_compiled_once_more(tmp_path):
     interpreter(tmp_path)
     (kept,) = (tmp_path / "adaptax").iterdir()

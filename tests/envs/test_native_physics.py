@@ -186,6 +186,7 @@ def test_a_cache_that_is_no_folder_is_told_in_one_line(tmp_path):
 
 
 @needs_native
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_library(tmp_path):
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "ADAPTAX_PHYSICS": ""}
     both = [

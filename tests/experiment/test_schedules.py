@@ -64,6 +64,7 @@ def run_with(schedule, run_dir, **settings):
     return Trainer(config, algorithm, suite)
 
 
+@pytest.mark.slow
 def test_a_function_of_optax_is_a_schedule_from_python_and_resume_is_exact(tmp_path):
     def schedule():
         return optax.polynomial_schedule(1.0, 0.1, 2.0, 6)

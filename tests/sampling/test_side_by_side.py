@@ -99,14 +99,14 @@ def quick_for(*kinds: str):
     return pytest.mark.parametrize("kind", [pytest.param(k, marks=m) for k, m in marks.items()])
 
 
-@quick_for("policy", "own policies")
+@quick_for("own policies")
 def test_parts_of_the_members_give_the_data_of_the_whole(kind):
     actor = ACTORS[kind]()
     assert is_by_lane(actor) and shared_out((MEMBERS, 3), 2, 13) == (2, 3)
     assert_same(rollouts(actor, 1, 3), rollouts(actor, 2, 3))
 
 
-@quick_for("own beliefs", "own memories")
+@quick_for("own memories")
 def test_parts_of_every_members_lanes_give_the_data_of_the_whole(kind):
     """Three threads, which divide the lanes and not the members."""
     actor = ACTORS[kind]()
