@@ -76,6 +76,7 @@ IN_USE = {
         "trust_region": {"max_kl_step": 1.0},
     },
     "pearl": {"target_entropy": -1.0},
+    "varibad": {"entropy_method": "regularized"},
     "trpo-maml": {"trust_region": {"max_kl_step": 1.0}},
     "dice-maml": {"inner_objective": "likelihood_ratio", "outer_objective": "log_likelihood"},
 }

@@ -66,8 +66,9 @@ def test_the_same_data_in_another_layout_give_the_same_update(entry):
         pytest.skip(f"rollouts of {shapes[0][0]} have no other layout")
     state, metrics = trained(algorithm, ChangingSampler(suite, lambda rollout, actor: rollout), 1)
     leaves, others = flatten(state), flatten(other)
-    # Conjugate gradients magnify the rounding of sums in another order.
-    atol = 1e-5 if entry.name == "trpo" else 1e-6
+    # Conjugate gradients, and RMSProp's first step of ten step sizes however small the gradient,
+    # magnify the rounding of sums in another order.
+    atol = 1e-5 if entry.name in ("trpo", "a2c") else 1e-6
     for name in leaves:
         np.testing.assert_allclose(leaves[name], others[name], rtol=1e-6, atol=atol, err_msg=name)
     # Returns by episode of a lane are of the layout, by definition; losses are not.

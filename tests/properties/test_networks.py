@@ -9,5 +9,7 @@ from adaptax.experiment.provenance import own_networks
 
 def test_the_networks_of_a_config_are_on_record_as_none(entry):
     suite = point_suite(entry)
-    assert own_networks(small_agent(entry, suite)) is None
-    assert small_agent(entry, suite) == small_agent(entry, suite)
+    one, other = small_agent(entry, suite), small_agent(entry, suite)
+    assert own_networks(one) is None
+    assert one.networks == other.networks
+    assert one == other or not one.traceable, "its programs would be compiled again"
