@@ -61,14 +61,15 @@ def test_the_same_data_in_another_layout_give_the_same_update(entry):
         return other
 
     algorithm = small_agent(entry, suite)
+    if entry.name == "a2c":  # RMSProp's first step, ten step sizes long, is so by its rounding too
+        algorithm = algorithm.with_config(replace(algorithm.config, lr=1e-3))
     other, other_metrics = trained(algorithm, ChangingSampler(suite, change), 1)
     if all(before == after for before, after in shapes):
         pytest.skip(f"rollouts of {shapes[0][0]} have no other layout")
     state, metrics = trained(algorithm, ChangingSampler(suite, lambda rollout, actor: rollout), 1)
     leaves, others = flatten(state), flatten(other)
-    # Conjugate gradients, and RMSProp's first step of ten step sizes however small the gradient,
-    # magnify the rounding of sums in another order.
-    atol = 1e-5 if entry.name in ("trpo", "a2c") else 1e-6
+    # Conjugate gradients magnify the rounding of sums in another order.
+    atol = 1e-5 if entry.name == "trpo" else 1e-6
     for name in leaves:
         np.testing.assert_allclose(leaves[name], others[name], rtol=1e-6, atol=atol, err_msg=name)
     # Returns by episode of a lane are of the layout, by definition; losses are not.
