@@ -24,6 +24,7 @@ from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec, check_task_count
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
+from adaptax.sampling.size import check_tasks_fit
 
 __all__ = ["Algorithm", "Data", "Metrics", "State", "check_finite"]
 
@@ -85,6 +86,7 @@ class Algorithm(ABC, Generic[State, Data]):
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation
                 check_task_count(number, spec.num_classes, name)
+                check_tasks_fit(number, name)
 
     @abstractmethod
     def init(self, key: jax.Array) -> State:

@@ -71,20 +71,20 @@ For example: adaptax train rl2-ppo half-cheetah-vel --seed 1
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; an error that a person can act on is one line on stderr and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if not args or args[0] in ("-h", "--help"):
-        print(USAGE)
-        return
-    if args[0] == "--version":
-        from importlib.metadata import version
+    command = args[0] if args else "--help"
+    with in_one_line(trains=command in TRAINING and not HELP.intersection(args)):
+        if command in HELP:
+            print(USAGE)
+        elif command == "--version":
+            from importlib.metadata import version
 
-        print(f"adaptax {version('adaptax')}")
-        return
-    with in_one_line(trains=args[0] in TRAINING):
-        if args[0] not in COMMANDS:
-            raise unknown_name("command", args[0], COMMANDS)
-        if args[0] in COMPILING:
-            keep_compiled_programs()
-        COMMANDS[args[0]](args[1:])
+            print(f"adaptax {version('adaptax')}")
+        elif command in COMMANDS:
+            if command in COMPILING:
+                keep_compiled_programs()
+            COMMANDS[command](args[1:])
+        else:
+            raise unknown_name("command", command, COMMANDS)
 
 
 @contextlib.contextmanager
@@ -113,6 +113,7 @@ def in_one_line(*, trains: bool) -> Iterator[None]:
         say(f"adaptax: out of memory: {one_line(error)}; {needless}", sys.stderr)
         sys.exit(2)
     finally:
+        settle(sys.stdout)
         settle(sys.stderr)
 
 
@@ -167,7 +168,7 @@ def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
     names = [arg for arg in args[:2] if not arg.startswith("-")]
     if len(names) == 2:
         return names[0], names[1]
-    if "--help" not in args and "-h" not in args:
+    if not HELP.intersection(args):
         raise ConfigError(
             f"{command} takes an algorithm and a suite, then flags: adaptax {command} ALGORITHM "
             "SUITE ..."
@@ -477,6 +478,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "doctor": doctor_command,
 }
 
+HELP = {"-h", "--help"}
 TRAINING = ("train", "sweep", "resume")
 COMPILING = ("train", "sweep", "resume", "evaluate", "video")
 """Commands of which a second run need not compile again."""

@@ -11,9 +11,10 @@ TASK_BYTES = 500
 """Of a task on the host, at least."""
 
 
-def check_tasks_fit(n: int) -> None:
-    """Raise a ConfigError where so many tasks are more than the memory holds."""
-    check_fits(n * TASK_BYTES, f"{n:,} tasks at a time", "fewer of them fit")
+def check_tasks_fit(n: int, setting: str | None = None) -> None:
+    """Raise a ConfigError, which names the setting, where n tasks are more than memory holds."""
+    what = f"{n:,} tasks at a time" if setting is None else f"{setting} {n:,}"
+    check_fits(n * TASK_BYTES, what, "fewer tasks fit")
 
 
 def check_rollout_fits(spec: EnvSpec, num_tasks: int, num_lanes: int, num_steps: int) -> None:

@@ -345,6 +345,12 @@ def test_networks_beyond_all_memory_are_refused_before_anything_is_written(insid
     assert "ppo keeps, arrays up to [1000000, 1000000]: at least" in line
 
 
+def test_more_tasks_than_memory_holds_are_refused_before_anything_is_written(inside, capsys):
+    number = ["--algorithm.meta-batch-size", "1000000000"]
+    line = refused(["train", "rl2-ppo", "bandit", *number, "--run-dir", "huge"], capsys)
+    assert "meta_batch_size 1,000,000,000: at least 466 GiB" in line
+
+
 def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):
     def command(args: list[str]) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
@@ -576,9 +582,10 @@ def test_the_platform_that_is_not_there_is_named(inside):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_pipe_is_no_error(inside):
-    program = (
-        f"{sys.executable} -m adaptax.experiment.cli list | head -n 1; exit ${{PIPESTATUS[0]}}"
-    )
+@pytest.mark.parametrize("words", ["list", "train --help", "--help"])
+def test_a_closed_pipe_is_no_error(inside, words):
+    command = f"{sys.executable} -u -m adaptax.experiment.cli {words}"
+    program = f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "algorithms:\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
