@@ -1,10 +1,12 @@
-"""Remakes what recipes come to: final return over seeds, and what a run takes on one core.
+"""Remakes what recipes come to: final return over seeds, and a run's processor time on one core.
 
 Every run is the command of a person who gives no flags, but for seed and folder, bound to one core.
 A figure is the last evaluation of a run (after adaptation where the algorithm adapts), its mean
-over seeds with Student's 95 % interval. Each (recipe, suite, seed) leaves a JSON file in
-results/recipes; what is there is not run again. Peers are Stable-Baselines3 with the settings of
-RL Baselines3 Zoo, for as many steps as these say, judged alike: 20 episodes of the last policy.
+over seeds with Student's 95 % interval. Processor time is that of the whole program, start and
+evaluations included, which other programs on the machine change little. Each (recipe, suite, seed)
+leaves a JSON file in results/recipes; what is there is not run again, unless the recipe has other
+settings by now. Peers are Stable-Baselines3 with the settings of RL Baselines3 Zoo, for as many
+steps as these say, judged alike: 20 episodes of the last policy.
 
     python benchmarks/recipes.py measure [NAME ...] [--suites ...] [--seeds 0 1 2 3 4] [--cores 0 1]
     python benchmarks/recipes.py peers [NAME ...]     make bench-peers, once before
@@ -28,7 +30,7 @@ import numpy as np
 
 from adaptax.core.files import replacing
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
-from adaptax.experiment.recipe import FOLDER, Measured, Recipe, all_recipes
+from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
 from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,8 @@ PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_zoo.py"
 ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
 """Environments of suites that are not called gym:ID."""
+MIN_SEEDS = 3
+"""Fewer are no figure."""
 SAME = {"ppo2": "ppo"}
 """Algorithms of Stable-Baselines3 under other names here."""
 
@@ -61,7 +65,18 @@ def measure(options: argparse.Namespace) -> None:
         for recipe, suite in pairs(options)
         for seed in options.seeds
     ]
-    run_on_cores(options.cores, [job for job in work if not job[3].exists()], one_run)
+    run_on_cores(options.cores, [job for job in work if run_of(job[0], job[3]) is None], one_run)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All that a recipe sets."""
+    return {table: getattr(recipe, table) for table in TABLES}
+
+
+def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
+    """The figures of a run with the recipe's present settings; None where there are none."""
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    return figures if figures.get("settings") == settings_of(recipe) else None
 
 
 def run_on_cores(cores: list[int], work: list[Any], run: Callable[..., None]) -> None:
@@ -88,7 +103,7 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> Non
     own = [] if recipe.about.by_default else ["--recipe", recipe.name]
     words = ["train", recipe.about.algorithm, suite, *own, "--seed", str(seed)]
     command = [sys.executable, "-m", "adaptax", *words, "--run-dir", str(run_dir), "--overwrite"]
-    subprocess.run([*bound(core), *command, "--quiet"], check=True)
+    _, processor_seconds = finished([*bound(core), *command, "--quiet"])
     config = json.loads((run_dir / "config.json").read_text())
     last, rows = read_rows(run_dir / PROGRESS)[-1], read_rows(run_dir / EVALUATIONS)
     figures = {
@@ -98,13 +113,33 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> Non
         "return": rows[-1]["episodes"][-1]["return_mean"],
         "curve": [[row["num_steps"], row["episodes"][-1]["return_mean"]] for row in rows],
         "num_steps": last["num_steps"],
-        "seconds": last["seconds"],
+        "processor_seconds": processor_seconds,
+        "settings": settings_of(recipe),
         "command": " ".join(["adaptax", *words]),
-        **{name: config[name] for name in ("algorithm", "trainer", "protocol")},
+        "trainer": {k: v for k, v in config["trainer"].items() if k != "run_dir"},
+        **{name: config[name] for name in ("algorithm", "protocol")},
         **{name: config[name] for name in ("versions", "device", "processor", "num_cores")},
     }
     path.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"{path.stem:48s} {figures['return']:10.2f} {figures['seconds']:7.1f} s", flush=True)
+    tell(path, figures)
+
+
+def finished(command: list[str]) -> tuple[str, float]:
+    """What a command printed, and the seconds of processor time that it took."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return printed, round(used.ru_utime + used.ru_stime, 1)
+
+
+def tell(path: Path, figures: dict[str, Any]) -> None:
+    """Print what a run came to."""
+    seconds = figures["processor_seconds"]
+    print(f"{path.stem:48s} {figures['return']:10.2f} {seconds:7.1f} s", flush=True)
 
 
 def bound(core: int) -> list[str]:
@@ -129,10 +164,10 @@ def one_peer(core: int, algorithm: str, env_id: str, seed: int, path: Path) -> N
     """One run of Stable-Baselines3."""
     request = json.dumps({"algorithm": algorithm, "env_id": env_id, "seed": seed})
     command = [*bound(core), str(PEERS), str(PEER_SCRIPT), request]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result = json.loads(done.stdout.splitlines()[-1])
+    printed, processor_seconds = finished(command)
+    result = json.loads(printed.splitlines()[-1]) | {"processor_seconds": processor_seconds}
     path.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{path.stem:48s} {result['return']:10.2f} {result['seconds']:7.1f} s", flush=True)
+    tell(path, result)
 
 
 def write(options: argparse.Namespace) -> None:
@@ -149,10 +184,11 @@ def write(options: argparse.Namespace) -> None:
 
 
 def measured(recipe: Recipe, suite: str) -> Measured | None:
-    """What a recipe's runs on a suite came to; None where there are none."""
+    """What a recipe's runs on a suite came to; None where there are too few."""
     every_seed = path_of(recipe, suite, 0).stem.removesuffix("0") + "*.json"
-    runs = [json.loads(path.read_text()) for path in sorted(OUT.glob(every_seed))]
-    if not runs:
+    found = [run_of(recipe, path) for path in sorted(OUT.glob(every_seed))]
+    runs = [run for run in found if run is not None]
+    if len(runs) < MIN_SEEDS:
         return None
     returns = np.array([run["return"] for run in runs])
     low, high = student_interval(returns)
@@ -161,7 +197,7 @@ def measured(recipe: Recipe, suite: str) -> Measured | None:
         len(runs),
         max(run["num_steps"] for run in runs),
         *(float(f"{x:.5g}") for x in (returns.mean(), low, high)),
-        round(float(np.median([run["seconds"] for run in runs])) / 60, 2),
+        round(float(np.median([run["processor_seconds"] for run in runs])) / 60, 2),
         runs[0]["processor"],
     )
 

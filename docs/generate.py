@@ -148,10 +148,11 @@ num_steps = 50000
 ## What they come to
 
 Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds, and
-Student's 95 % interval of it. Steps are environment steps; minutes are a run's on one core of the
-machine named in the figures, compilation included, median over seeds. Beside it, where it has
-such an environment, Stable-Baselines3 with the settings of RL Baselines3 Zoo (rl_zoo3 2.9), as
-many steps as these say, 20 episodes of its last policy.
+Student's 95 % interval of it. Steps are environment steps; minutes are of processor time of a run
+on one core of the machine named in the figures, median over seeds: start and evaluations included,
+programs compiled by the first of them. Beside it, where it has such an environment,
+Stable-Baselines3 with the settings of RL Baselines3 Zoo (rl_zoo3 2.9), as many steps as these say,
+20 episodes of its last policy.
 
     python benchmarks/recipes.py measure NAME
     python benchmarks/recipes.py peers NAME
@@ -185,7 +186,7 @@ def _figures(found: Measured | None) -> list[str]:
     if found is None:
         return ["", "not measured", ""]
     interval = _with_interval(found.mean, found.low, found.high)
-    return [f"{found.num_steps:,}", f"{interval}, {found.num_seeds} seeds", f"{found.minutes:.1f}"]
+    return [f"{found.num_steps:,}", f"{interval}, {found.num_seeds} seeds", f"{found.minutes:.2g}"]
 
 
 def _with_interval(*figures: float) -> str:

@@ -12,7 +12,8 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,14 @@ import jax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, stacked, unstacked, whole_of
 from adaptax.core.cores import usable_cores
-from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite, check
+from adaptax.core.errors import (
+    AdaptaxError,
+    ConfigError,
+    EnvironmentFault,
+    NotFinite,
+    check,
+    one_line,
+)
 from adaptax.core.experience import PyTree
 from adaptax.core.files import parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
@@ -86,34 +94,30 @@ class Group:
         return self._whole(jax.eval_shape(algorithm.init, named_key(0, "init"))) is not None
 
     def run(self) -> list[Metrics]:
-        """Train all members from the start; the last row of each one's `progress.jsonl`."""
+        """Train all members from the start; the last row of each one's `progress.jsonl`.
+
+        A member that fails leaves the others to come to their end; then an AdaptaxError names it.
+        """
         self.begin()
         return self._to_their_end([member.from_the_start() for member in self.members])
 
     def begin(self) -> None:
         """Make the folder, which says what seeds there are."""
         self._check_folder()
+        self.members[0].check_start()
         make_run_dir(self.run_dir)
         write_group(self.run_dir, self.seeds)
 
     def resume(self) -> list[Metrics]:
-        """Go on from the newest iteration of which all members have a snapshot."""
-        newest = self._newest_of_all()
-        return self._to_their_end([member.from_snapshot(newest) for member in self.members])
-
-    def _newest_of_all(self) -> int:
-        """The newest iteration of which all members have a snapshot; 0 for the start."""
-        if any(member.ended_early() for member in self.members):
-            return 0
-        newest: int | None = None
-        while newest != 0:
-            for member in self.members:
-                member.load(newest)
-            found = {member.iteration for member in self.members}
-            if len(found) == 1:
-                return min(found)
-            newest = min(found)
-        return 0
+        """Go on with every member from its own newest snapshot; one that has none begins anew."""
+        return self._to_their_end(
+            [
+                member.from_snapshot()
+                if (member.run_dir / CONFIG).exists()
+                else member.from_the_start()
+                for member in self.members
+            ]
+        )
 
     @property
     def interrupted(self) -> bool:
@@ -144,7 +148,7 @@ class Group:
             )
 
     def _to_their_end(self, trainings: list[Training]) -> list[Metrics]:
-        """All members in step; each stops by its own limits, so that some may go on alone."""
+        """All members side by side; each stops by its own limits, so that some may go on alone."""
         limits = self.config.limits()
         progress = Progress(limits, quiet=self.config.quiet)
         note = self.members[0].suite.note
@@ -152,7 +156,7 @@ class Group:
             say(note, sys.stdout)
         for member in self.members:
             member.tell = partial(self._tell, progress, member.config.seed)
-        ended: dict[int, Metrics] = {}
+        ended, failed = dict[int, Metrics](), dict[int, Exception]()
         asked, self._interrupted = dict(enumerate(trainings)), False
         self._answers: dict[int, Any] = dict.fromkeys(asked)
         with progress, finish_iteration_on_signal(self._interrupt, self._parting):
@@ -160,18 +164,32 @@ class Group:
                 while asked:
                     for i, training in list(asked.items()):
                         try:
-                            training.send(self._answers.pop(i))
+                            _pass_on(self._answers.pop(i), training)
                         except StopIteration as end:
                             ended[i] = end.value
                             del asked[i]
+                        except Exception as error:
+                            failed[i] = error
+                            del asked[i]
+                            self._tell(progress, self.seeds[i], f"failed: {_why(error)}")
+                            if not isinstance(error, AdaptaxError):
+                                traceback.print_exception(error)
                     if asked:
                         progress.begin(min(self.members[i].iteration for i in asked) + 1)
                         self._answer(list(asked), limits)
-                        newest = {i: rows[-1] for i, rows in self._answers.items()}
-                        progress.update_group({self.seeds[i]: row for i, row in newest.items()})
+                        newest = {
+                            self.seeds[i]: rows[-1]
+                            for i, rows in self._answers.items()
+                            if not isinstance(rows, Exception)
+                        }
+                        if newest:
+                            progress.update_group(newest)
             except BaseException as error:
                 self._leave(asked, error)
                 raise
+        if failed:
+            why = {f"seed {self.seeds[i]}": _why(error) for i, error in failed.items()}
+            raise group_failure(self.run_dir, why) from next(iter(failed.values()))
         if self._interrupted:
             say(f"stopped; go on with: adaptax resume {self.run_dir}", sys.stderr)
         elif not self.config.quiet:
@@ -183,16 +201,13 @@ class Group:
         for i, training in asked.items():
             self.members[i].break_off()
             with contextlib.suppress(Exception, KeyboardInterrupt):
-                if i in self._answers:
-                    training.send(self._answers[i])
-                else:
-                    training.throw(error)
+                _pass_on(self._answers.get(i, error), training)
 
     def _answer(self, places: list[int], limits: dict[str, float]) -> None:
-        """Have the next rows of these members."""
+        """Have the next rows of these members, or the error of one that fails."""
         members = [self.members[i] for i in places]
         whole = self._whole(members[0].state)
-        if len(members) > 1 and whole is not None:
+        if len(self.members) > 1 and whole is not None:
             before = [member.sampler.save() for member in members]
             num = min(member.num_at_once(limits, whole) for member in members)
             try:
@@ -205,8 +220,8 @@ class Group:
         for i, member in zip(places, members, strict=True):
             try:
                 self._answers[i] = member.some_iterations(limits)
-            except AdaptaxError as error:
-                raise AdaptaxError(f"seed {member.config.seed}: {error}") from error
+            except Exception as error:
+                self._answers[i] = error
 
     def _whole(self, state: PyTree) -> Whole | None:
         """Iterations of all members as one program, if they can be."""
@@ -262,6 +277,28 @@ class Group:
     def _parting(self) -> str:
         """What an end at once says."""
         return f"interrupted; `adaptax resume {self.run_dir}` goes on from the last snapshots"
+
+
+def _pass_on(answer: Any, training: Training) -> None:
+    """Have a training go on with its rows, or end by the error that came in their place."""
+    if isinstance(answer, BaseException):
+        training.throw(answer)
+    else:
+        training.send(answer)
+
+
+def _why(error: Exception) -> str:
+    """Why a member failed, in one line."""
+    return str(error) if isinstance(error, AdaptaxError) else one_line(error)
+
+
+def group_failure(run_dir: Path, failed: Mapping[str, str]) -> AdaptaxError:
+    """What says which members of a group failed, and why, once the others are at their end."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in failed.items():
+        by_reason.setdefault(why, []).append(name)
+    text = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+    return AdaptaxError(f"{text}; go on with all: adaptax resume {run_dir}")
 
 
 def member_dir(run_dir: Path, seed: int) -> Path:

@@ -7,10 +7,9 @@ import time
 from dataclasses import replace
 
 from adaptax.core.cores import usable_cores
-from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.arguments import Where
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group
+from adaptax.experiment.group import Group, group_failure
 from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import PROGRESS, newest_row
 from adaptax.experiment.member import has_begun, spec_of, words_of
@@ -60,7 +59,7 @@ def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
     with finish_iteration_on_signal(runs.interrupt, runs.parting):
         failed = runs.to_their_end(Progress(group.config.limits(), quiet=quiet))
     if failed:
-        raise AdaptaxError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+        raise group_failure(group.run_dir, failed)
     if runs.interrupted:
         say(f"stopped; go on with: adaptax resume {group.run_dir}", sys.stderr)
     elif not quiet:

@@ -53,11 +53,11 @@ class Measured:
     """Environment steps of a run."""
     mean: float
     """Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds,
-    and its 95 % bootstrap interval from `low` to `high`."""
+    and its 95 % interval from `low` to `high`, Student's."""
     low: float
     high: float
     minutes: float
-    """Of a run on one core, median over seeds."""
+    """Of processor time of a run on one core, start and evaluations included: median over seeds."""
     machine: str
 
 

@@ -142,21 +142,18 @@ class Trainer:
                 begin_run(self.run_dir, self.recorded)
             return (yield from self._train())
 
-    def from_snapshot(self, newest: int | None = None) -> Training:
-        """A run that goes on, but for its iterations; from a snapshot no newer than `newest`.
-
-        0 stands for the start.
-        """
+    def from_snapshot(self) -> Training:
+        """A run that goes on from its newest snapshot, but for its iterations."""
         self._log = self._new_log()
         self._renew_callbacks()
         with locked(self.run_dir) as self._hold:
-            if newest == 0 or self.ended_early():
+            if self.ended_early():
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
                 self._from_the_start()
                 self.state = self._first_state()
             else:
-                self.load(newest, episodes=True)
+                self.load(episodes=True)
             if self._nothing_to_do():
                 say(
                     f"{self.run_dir} has done all of its {self.iteration} iterations: nothing to "
@@ -185,6 +182,11 @@ class Trainer:
             return state
         return learned_elsewhere(Path(self.config.init_from), self.algorithm, state)
 
+    def check_start(self) -> None:
+        """Raise an AdaptaxError where what training is to begin with does not fit."""
+        if self.config.init_from is not None:
+            self._first_state()
+
     def _renew_callbacks(self) -> None:
         """Have all callbacks as before any run."""
         self._given.restart()
@@ -194,21 +196,17 @@ class Trainer:
         if self.suite.note is not None and not self.config.quiet:
             say(self.suite.note, sys.stdout)
 
-    def load(
-        self, newest: int | None = None, *, episodes: bool = False, best: bool = False
-    ) -> None:
+    def load(self, *, episodes: bool = False, best: bool = False) -> None:
         """Take state and counters from the newest readable snapshot, to evaluate or to act.
 
-        If given, from one no newer than `newest`; with `best` from the one with the highest
-        return in training. `episodes`: with those of training that are under way, which only
-        training goes on with, and which not every environment can take up again.
+        With `best` from the one with the highest return in training. `episodes`: with those of
+        training that are under way, which only training goes on with, and which not every
+        environment can take up again.
         """
         refuse_links(self.run_dir)
         self._take_description(recorded_config(self.run_dir))
         self._check_networks()
         for iteration, tree in self._snapshots.best() if best else self._snapshots.newest():
-            if newest is not None and iteration > newest:
-                continue
             template = self.algorithm.initial_state(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
                 _check_counters(iteration, tree)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +16,11 @@ from toys import EVALUATION, cliff_suite, fingerprint, flags
 
 import adaptax
 from adaptax.core.config import to_dict
-from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
+from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.build import load_group, make_algorithm
-from adaptax.experiment.group import Group, group_seeds, parse_seeds
+from adaptax.experiment.group import Group, group_failure, group_seeds, parse_seeds
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
@@ -47,6 +49,12 @@ def left_behind(run_dir, seed, iteration=6):
     rows = [{**row, "seconds": None} for row in read_rows(folder / "progress.jsonl")]
     state = fingerprint((tree["state"], tree["sampler"]))
     return state, rows, read_rows(folder / "evaluations.jsonl")
+
+
+def starts(runs):
+    """The iteration from which each seed goes on, 0 for the start."""
+    saved = {m.config.seed: Snapshots(m.run_dir / "snapshots").iterations() for m in runs.members}
+    return {seed: max(iterations, default=0) for seed, iterations in saved.items()}
 
 
 @pytest.fixture(scope="module")
@@ -90,23 +98,28 @@ def test_six_iterations_are_three_and_three(whole, tmp_path):
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
 
 
-def test_members_go_on_from_the_newest_snapshot_that_all_have(whole, tmp_path):
+def test_each_member_goes_on_from_its_own_newest_snapshot(whole, tmp_path):
     """As after a kill between the snapshots of the first and of the second."""
     run_dir = tmp_path / "uneven"
     group(run_dir, num_iterations=4).run()
     Snapshots(run_dir / "seed-1" / "snapshots").discard_after(2)
-    group(run_dir).resume()
+    runs = group(run_dir)
+    assert starts(runs) == {0: 4, 1: 2, 4: 4}
+    runs.resume()
     for seed in SEEDS:
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
 
 
-def test_without_a_snapshot_of_one_all_begin_anew(whole, tmp_path):
+def test_one_without_a_snapshot_and_one_that_never_began_begin_anew(whole, tmp_path):
     run_dir = tmp_path / "early"
     group(run_dir, num_iterations=2).run()
     Snapshots(run_dir / "seed-4" / "snapshots").discard_after(0)
     (run_dir / "seed-4" / "progress.jsonl").write_text("")
-    with pytest.warns(UserWarning, match="has no snapshot yet: from the start"):
-        group(run_dir).resume()
+    shutil.rmtree(run_dir / "seed-0")
+    runs = group(run_dir)
+    assert starts(runs) == {0: 0, 1: 2, 4: 0}
+    with pytest.warns(UserWarning, match="seed-4 has no snapshot yet: from the start"):
+        runs.resume()
     for seed in SEEDS:
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
 
@@ -251,7 +264,9 @@ def two_members(tmp_path):
 def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
     """And going on is with all, also with one that had not begun."""
     run_dir = two_members.run_dir
-    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run directory$"):
+    with pytest.raises(
+        AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run dir"
+    ):
         run_members(two_members, Processes(2))
     assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
     (run_dir / "seed-0").unlink()
@@ -296,19 +311,49 @@ def test_evaluate_and_plot_take_groups(tmp_path, capsys):
     assert (run_dir / "adaptation.png").exists()
 
 
-def test_the_seed_whose_fault_it_is_is_named(tmp_path, monkeypatch):
-    """The others keep what they have made."""
+FAILURES = {
+    "an iteration": ("check", NotFinite("something is NaN"), "something is NaN"),
+    "an evaluation": ("evaluate", EnvironmentFault("the arm fell off"), "the arm fell off"),
+    "a fault of the code": ("_save_snapshot", KeyError("x"), "KeyError: 'x'"),
+}
 
-    def broken(*_):
-        raise NotFinite("something is NaN")
 
-    runs = group(tmp_path / "fault")
-    monkeypatch.setattr(runs, "_together", broken)
-    monkeypatch.setattr(runs.members[1], "_one_iteration", broken)
-    with pytest.raises(AdaptaxError, match="seed 1: something is NaN"):
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_seed_that_fails_is_named_and_the_others_go_on(what, whole, tmp_path, monkeypatch):
+    """And `resume` goes on with all, to what they would have come to without it."""
+    run_dir, (place, error, why) = tmp_path / "fault", FAILURES[what]
+    runs = group(run_dir)
+    broken = runs.members[1]
+    own = getattr(broken, place)
+
+    def fail_at_5(*args):
+        if broken.iteration < 4:
+            return own(*args)
+        raise error
+
+    monkeypatch.setattr(broken, place, fail_at_5)
+    with pytest.raises(AdaptaxError) as failure:
         runs.run()
-    assert Snapshots(runs.members[0].run_dir / "snapshots").iterations() == [1]
-    assert len(read_rows(runs.members[0].run_dir / "progress.jsonl")) == 1
+    assert str(failure.value) == f"seed 1: {why}; go on with all: adaptax resume {run_dir}"
+    for seed in (0, 4):
+        assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
+    again = group(run_dir)
+    assert starts(again)[1] == {"check": 4, "evaluate": 6, "_save_snapshot": 2}[place]
+    again.resume()
+    assert left_behind(run_dir, 1) == left_behind(whole[0], 1)
+
+
+def test_seeds_that_fail_alike_are_named_in_one_breath():
+    failed = {"seed 0": "no disk", "seed 1": "NaN", "seed 2": "no disk"}
+    expected = "seed 0, seed 2: no disk; seed 1: NaN; go on with all: adaptax resume g"
+    assert str(group_failure(Path("g"), failed)) == expected
+
+
+def test_what_a_group_cannot_begin_with_is_refused_before_anything_is_written(whole, tmp_path):
+    other = str(whole[0] / "seed-0")
+    with pytest.raises(AdaptaxError, match=r"seed-0"):
+        group(tmp_path / "new", name="cem", init_from=other).run()
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
