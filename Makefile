@@ -85,7 +85,7 @@ wheel: $(STAMP) ## A wheel for this platform, with MuJoCo's step compiled, in di
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist . \
 		--config-settings=--build-option=--plat-name=$$($(BIN)/python -c \
 		'import sysconfig; print(sysconfig.get_platform().replace("-", "_"))')
-	rm adaptax/envs/physics/mj_step.so
+	rm adaptax/envs/physics/mj_step.so adaptax/envs/physics/mj_step.sha256
 
 bench: $(STAMP) ## Speed, side by side
 	$(BIN)/python benchmarks/sampling.py

@@ -1,10 +1,10 @@
 """Trains for a while with early ends, evaluations and snapshots, and watches what grows.
 
-    python benchmarks/soak.py [--minutes 60] [--algorithm sac] [--suite cartpole]
+    python benchmarks/soak.py [--minutes 60] [--algorithm sac] [--suite half-cheetah] [--seeds 0:4]
 
-The run is the command line's, in a process of its own; from outside this one records every ten
-seconds its memory (resident, MiB), the files of its directory, its threads and its pace. The
-figures that count compare the last quarter of the time with the second.
+The run, or the group, is the command line's, in a process of its own; from outside this one records
+every ten seconds its memory (resident, MiB), the files of its directory, its threads, its open
+files and its pace. The figures that count compare the last quarter of the time with the second.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from adaptax.core.cores import usable_cores
+from adaptax.experiment.logger import PROGRESS, newest_row
+
 SETTINGS = {
     "sac": [
         *("--algorithm.buffer-size", "20000"),
@@ -39,11 +42,12 @@ SETTINGS = {
 
 
 def observe(process: psutil.Process, run_dir: Path, started: float) -> dict[str, float] | None:
-    """What the run has by now; None before its first row."""
-    rows = run_dir / "progress.jsonl"
-    if not rows.exists() or not (lines := rows.read_bytes().splitlines()):
+    """What the run has by now, all seeds together; None before each has a row."""
+    logs = sorted(run_dir.glob("seed-*")) or [run_dir]
+    found = [newest_row(log / PROGRESS) for log in logs]
+    rows = [row for row in found if row is not None]
+    if len(rows) < len(logs):
         return None
-    row = json.loads(lines[-1])
     num_files = sum(len(files) for _, _, files in os.walk(run_dir))  # some go meanwhile
     return {
         "seconds": round(time.monotonic() - started, 1),
@@ -51,9 +55,9 @@ def observe(process: psutil.Process, run_dir: Path, started: float) -> dict[str,
         "num_files": num_files,
         "num_threads": process.num_threads(),
         "num_open_files": process.num_fds(),
-        "iteration": row["iteration"],
-        "num_steps": row["num_steps"],
-        "training_seconds": row["seconds"],
+        "iteration": min(row["iteration"] for row in rows),
+        "num_steps": sum(row["num_steps"] for row in rows),
+        "training_seconds": max(row["seconds"] for row in rows),
         "processor_seconds": round(sum(process.cpu_times()[:2]), 1),
     }
 
@@ -94,6 +98,7 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
     command = ["train", options.algorithm, options.suite, "--run-dir", str(run_dir), "--quiet"]
     command += ["--num-iterations", "1000000000", "--evaluation-interval", "20"]
     command += ["--snapshot-interval", "5", *SETTINGS.get(options.algorithm, [])]
+    command += [] if options.seeds is None else ["--seeds", options.seeds]
     program = [sys.executable, "-m", "adaptax.experiment.cli", *command]
     started, samples = time.monotonic(), []
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process, ending(process):
@@ -107,7 +112,8 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
     last = err.strip().splitlines()[-1:]
     if len(samples) < 8:
         raise SystemExit(f"the run gave {len(samples)} samples, too few: {last}")
-    about = {"algorithm": options.algorithm, "suite": options.suite, "minutes": options.minutes}
+    about = {"algorithm": options.algorithm, "suite": options.suite, "seeds": options.seeds}
+    about |= {"minutes": options.minutes, "num_cores": len(usable_cores()), "nice": os.nice(0)}
     about |= {"exit_code": process.returncode, "last_words": last}
     return {**about, **summary(samples), "samples": samples}
 
@@ -117,7 +123,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--algorithm", default="sac")
-    parser.add_argument("--suite", default="cartpole")
+    parser.add_argument("--suite", default="half-cheetah")
+    parser.add_argument("--seeds", help="0:4 for a group of four in one program")
     parser.add_argument("--out", default="results/soak.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:

@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from adaptax.core.files import own_folder
+
 MAX_BYTES = 2**30
 """Of kept programs, beyond which JAX drops those not used for longest; one takes 20 to 300 kB."""
 MIN_SECONDS = 0.1
@@ -21,14 +23,13 @@ def keep_compiled_programs() -> None:
     A run's programs take seconds to compile; a second run with the same settings, a resumed one or
     an evaluation reads them instead, and computes the same bits. So do the processes started from
     here, by their environment. Does nothing where JAX_COMPILATION_CACHE_DIR says where
-    programs go, or where the user has no directory to write to. It changes the whole process,
-    therefore programs call it and the library does not.
+    programs go, or where the user has no directory to write to that is the user's alone. It changes
+    the whole process, therefore programs call it and the library does not.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    kept = cache_folder() / f"jax-{processor()}"
     try:
-        kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = own_folder(own_folder(cache_folder()) / f"jax-{processor()}")
     except OSError:
         return
     if not os.access(kept, os.W_OK):

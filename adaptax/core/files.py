@@ -35,6 +35,20 @@ def read_plain(path: Path) -> bytes:
         return whole.read()
 
 
+def own_folder(path: Path, *, links: bool = True) -> Path:
+    """A folder that is this user's alone to write in, made where there is none.
+
+    An OSError where it is somebody else's, others may write in it, or, without `links`, it is one.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    about = path.stat() if links else path.lstat()
+    own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    if not own or about.st_mode & stat.S_IWOTH:
+        problem = "is a folder that others may write in" if own else "is somebody else's or a link"
+        raise OSError(errno.EPERM, problem, str(path))
+    return path
+
+
 def parse_json(text: bytes) -> Any:
     """What JSON in UTF-8 says; a ValueError where it is none, or nested too deeply to be read."""
     try:

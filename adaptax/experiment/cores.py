@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from adaptax.core.cores import CAN_BIND, bind, usable_cores
 from adaptax.core.errors import AdaptaxError, ConfigError, check
+from adaptax.core.files import own_folder
 
 _held: list[int] = []
 """Files whose locks this process holds as long as it lives."""
@@ -28,16 +27,15 @@ def take_cores(num_cores: int) -> list[int]:
     if num_cores > len(allowed):
         raise ConfigError(f"num_cores {num_cores} is more than the {len(allowed)} that there are")
     directory = Path(tempfile.gettempdir()) / f"adaptax-cores-{os.getuid()}"
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    about = directory.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+    try:
+        own_folder(directory, links=False)
+    except OSError as error:
         raise AdaptaxError(
-            f"{directory} is somebody else's or a link: remove it, or leave num_cores out"
-        )
+            f"{directory} {error.strerror}: remove it, or leave num_cores out"
+        ) from None
     taken: dict[int, int] = {}
     for core in allowed:
-        file = os.open(directory / str(core), os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(directory / str(core), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

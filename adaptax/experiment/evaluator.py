@@ -21,10 +21,13 @@ from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.sampling.sampler import Sampler
+from adaptax.sampling.size import check_rollout_fits
 
 DEFAULT_NUM_TASKS = 20
 DEFAULT_NUM_LANES = 20
 """Where a suite has a single task: what an interval is over then."""
+STEPS_AN_HOUR = 3600 * 10**6
+"""At a million a second, which only the fastest environments take."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,24 @@ class Evaluator:
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
         }
+
+    def check_size(self, algorithm: Algorithm[Any, Any]) -> None:
+        """Raise a ConfigError where an evaluation can never fit into memory; warn of a long one."""
+        num_lanes, num_episodes = self._num_lanes(algorithm), self.num_episodes
+        horizon = self.suite.spec.horizon
+        # Adaptation looks at all episodes before it, of the tasks that are run together.
+        limit = self.suite.max_slots
+        together = self.num_tasks if limit is None else min(limit // num_lanes, self.num_tasks)
+        check_rollout_fits(self.suite.spec, max(together, 1), num_lanes, num_episodes * horizon)
+        each = num_episodes + self.num_test_episodes
+        num_steps = self.num_tasks * num_lanes * each * horizon
+        if (hours := num_steps / STEPS_AN_HOUR) > 1:
+            warnings.warn(
+                f"an evaluation may take {hours:,.0f} hours at a million steps a second: up to "
+                f"{num_steps:,} steps, of {self.num_tasks} tasks x {num_lanes:,} lanes x {each:,} "
+                f"episodes x {horizon:,} steps; fewer of them, or --evaluation-interval None",
+                stacklevel=3,
+            )
 
     def evaluate(self, algorithm: Algorithm[Any, Any], state: PyTree) -> Evaluation:
         """The same tasks and seeds at every call, so that two states can be compared."""

@@ -81,6 +81,8 @@ class Trainer:
         self.state: PyTree = None
         self.sampler = Sampler(suite, suite.train, config.seed, "train")
         self._evaluator = Evaluator(config.evaluation, suite, config.seed)
+        if config.evaluation_interval is not None:
+            self._evaluator.check_size(self.algorithm)
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
         self.alone = True
         """Whether it listens to Ctrl-C and says where it stopped, as a group does for all."""
@@ -280,11 +282,11 @@ class Trainer:
         check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
 
     def ended_early(self) -> bool:
-        """Whether the run ended before its first snapshot was due."""
+        """Whether the run ended before it had a first snapshot, perhaps while it was written."""
         if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
             return False
         rows = read_rows(self.run_dir / PROGRESS)
-        return not rows or rows[-1]["iteration"] < self.config.snapshot_interval
+        return not rows or rows[-1]["iteration"] <= self.config.snapshot_interval
 
     def _nothing_to_do(self) -> bool:
         """Whether a run that is resumed has reached its limits, its last evaluation included."""

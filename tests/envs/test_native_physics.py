@@ -194,8 +194,8 @@ def test_two_processes_at_once_make_one_library(tmp_path):
         for _ in range(2)
     ]
     assert [process.communicate(timeout=300)[0] for process in both] == [b"None\n"] * 2
-    (library,) = (tmp_path / "adaptax").iterdir()
-    assert library.suffix == ".so"
+    left = {path.suffix: path for path in (tmp_path / "adaptax").iterdir()}
+    assert left.keys() == {".so", ".sha256"} and native.is_as_written(left[".so"])
 
 
 def changed_library(folder: Path, ours: str, instead: str) -> Path:
@@ -247,3 +247,32 @@ def test_two_copies_of_an_env_do_not_share_their_simulations():
     task = Task("slide", 0, {})
     one, other = (env.task_arrays(task)[0]["simulations"] for env in (first, second))
     assert not np.array_equal(one, other)
+
+
+def library_in(folder: Path) -> Path:
+    """The library in a cache of its own, made there if it is not as it was written."""
+    done = in_fresh_python(PROBLEM, XDG_CACHE_HOME=str(folder))
+    assert done.stdout.strip() == "None" and done.returncode == 0, done.stderr
+    (library,) = (folder / "adaptax").glob("*.so")
+    assert native.is_as_written(library)
+    return library
+
+
+@needs_native
+def test_a_library_that_is_damaged_or_another_is_made_anew(tmp_path):
+    """Loaded, it would crash Python, or run what somebody has put there."""
+    library = library_in(tmp_path)
+    good = library.read_bytes()
+    for bad in (good[: len(good) // 2], bytes(len(good)), b"", good[:-200] + bytes(200)):
+        library.write_bytes(bad)
+        assert not native.is_as_written(library)
+    assert library_in(tmp_path).read_bytes()[:4] == b"\x7fELF"
+
+
+@needs_native
+def test_a_cache_in_which_others_may_write_is_not_used(tmp_path):
+    (tmp_path / "adaptax").mkdir()
+    (tmp_path / "adaptax").chmod(0o777)
+    done = in_fresh_python(PROBLEM, XDG_CACHE_HOME=str(tmp_path))
+    assert "a folder that others may write in" in done.stdout
+    assert len(done.stdout.splitlines()) == 1 and not any((tmp_path / "adaptax").iterdir())

@@ -33,6 +33,7 @@ from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.process_crew import GRACE_SECONDS, ProcessCrew, Worker
 from adaptax.envs.pools.remote_fault import RemoteTraceback
 from adaptax.envs.pools.workers import WorkerPool
+from adaptax.envs.suites import gym
 from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import UniformActor
@@ -484,3 +485,28 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
     assert done.returncode == 1
     assert "at its start; a script that starts workers does so under `if __name__" in done.stderr
+
+
+class HangsAtOnce(Counting):
+    def reset(self, *, seed=None, options=None):
+        time.sleep(600)
+
+
+class KilledAtOnce(Counting):
+    def reset(self, *, seed=None, options=None):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "seconds", "message"),
+    [
+        (HangsAtOnce, 1.0, r"^a trial step of 's': a worker process has not answered within 1 s$"),
+        (KilledAtOnce, 60.0, r"^a trial step of 's': in a worker process, .* killed by SIGKILL$"),
+    ],
+)
+def test_a_trial_step_that_hangs_or_kills_is_the_workers_own(
+    monkeypatch, make_env, seconds, message
+):
+    monkeypatch.setattr(gym, "TRIAL_SECONDS", seconds)
+    with pytest.raises(EnvironmentFault, match=message):
+        gym_suite("s", make_env, horizon=5, num_workers=1)

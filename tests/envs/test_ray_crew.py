@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +16,7 @@ from counting import Counting, Forgiving, begun, step
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool
-from adaptax.envs.pools.ray_crew import RayCrew
+from adaptax.envs.pools.ray_crew import RayCrew, connected
 from adaptax.envs.pools.remote_fault import RemoteTraceback
 from adaptax.envs.pools.workers import WorkerPool
 from adaptax.envs.suites.gym import gym_spec, gym_suite
@@ -204,3 +206,38 @@ def test_without_ray_there_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"^Ray is not installed: pip install 'adaptax\[ray\]'$"):
         new_pool(2)
+
+
+LISTENING = """
+import psutil
+from adaptax.envs.pools.ray_crew import connected
+
+ray = connected()
+processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+found = [c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == "LISTEN"]
+print(*sorted(set(found)))
+ray.shutdown()
+"""
+
+
+def test_a_cluster_that_is_started_here_listens_on_this_machine_only(tmp_path):
+    ours = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    env = {**ours, "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert set(done.stdout.split()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, done.stderr
+    assert done.stdout.split()
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch):
+    ray = importlib.import_module("ray")
+
+    def init(where, **_):
+        raise ConnectionError(f"nobody at {where}")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ConfigError, match=r"^no Ray cluster answers at RAY_ADDRESS '10"):
+        connected()

@@ -351,6 +351,20 @@ def test_more_tasks_than_memory_holds_are_refused_before_anything_is_written(ins
     assert "meta_batch_size 1,000,000,000: at least 466 GiB" in line
 
 
+def test_an_evaluation_beyond_all_memory_is_refused_before_anything_is_written(inside, capsys):
+    words = [*TRAIN, "--run-dir", "new", "--evaluation.num-episodes", "2000000000"]
+    assert "a rollout of 20 tasks x 1 lanes x 40,000,000,000 steps: at" in refused(words, capsys)
+
+
+def test_an_evaluation_that_takes_days_is_a_warning_with_the_estimate(inside, capsys):
+    """Before the run begins, which is refused here for another reason."""
+    words = [*TRAIN, "--run-dir", "run", "--evaluation.num-test-episodes", "1000000000"]
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    warning, _ = capsys.readouterr().err.splitlines()
+    assert "may take 111 hours at a million steps a second: up to 400,000,001,200 st" in warning
+
+
 def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):
     def command(args: list[str]) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")

@@ -264,9 +264,7 @@ def two_members(tmp_path):
 def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
     """And going on is with all, also with one that had not begun."""
     run_dir = two_members.run_dir
-    with pytest.raises(
-        AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run dir"
-    ):
+    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run dir"):
         run_members(two_members, Processes(2))
     assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
     (run_dir / "seed-0").unlink()

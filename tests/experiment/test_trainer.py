@@ -260,6 +260,18 @@ def test_a_run_without_snapshots_cannot_be_resumed(tmp_path):
         trainer(tmp_path / "run").resume()
 
 
+def test_a_run_killed_while_its_first_snapshot_is_written_begins_anew(tmp_path):
+    """Its rows are there, and of its snapshot what comes last is not."""
+    settings = {"snapshot_interval": 2, "evaluation_interval": 2}
+    run, whole = (trainer(tmp_path / n, num_iterations=4, **settings) for n in ("run", "whole"))
+    trainer(tmp_path / "run", num_iterations=2, **settings).run()
+    (tmp_path / "run" / "snapshots" / "iteration-00000002.json").unlink()
+    with pytest.warns(UserWarning, match="has no snapshot yet: from the start"):
+        run.resume()
+    whole.run()
+    assert left_behind(run) == left_behind(whole)
+
+
 def test_a_snapshot_of_another_algorithm_is_refused(tmp_path):
     trainer(tmp_path / "run", num_iterations=1).run()
     run = trainer(tmp_path / "run", num_iterations=2)

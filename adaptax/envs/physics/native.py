@@ -29,6 +29,7 @@ import numpy as np
 
 from adaptax.core.compilation import cache_folder
 from adaptax.core.errors import AdaptaxError, one_line
+from adaptax.core.files import own_folder, read_plain
 
 SOURCE = Path(__file__).with_name("mj_step.cc")
 PACKED = Path(__file__).with_name("mj_step.so")
@@ -57,7 +58,7 @@ def problem() -> str | None:
         _library()
     except NativeError as error:
         return str(error)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         return one_line(error)
     return None
 
@@ -127,19 +128,37 @@ class Library:
 @functools.cache
 def _library() -> Library:
     """The one that the package carries, if it was made for what is installed, or our own."""
-    if PACKED.exists():
+    if is_as_written(PACKED):
         with contextlib.suppress(NativeError, OSError):
             return load(PACKED, "adaptax_mj_step_packed", probe=True)
     found = compiler()
-    kept = cache_folder() / f"mj_step-{_key(found)}.so"
-    if kept.exists():
-        return load(kept, "adaptax_mj_step")
+    kept = own_folder(cache_folder()) / f"mj_step-{_key(found)}.so"
+    if is_as_written(kept):
+        with contextlib.suppress(NativeError, OSError):
+            return load(kept, "adaptax_mj_step")
     compile_library(found, kept)
     try:
         return load(kept, "adaptax_mj_step", probe=True)
     except (NativeError, OSError):
         kept.unlink(missing_ok=True)
         raise
+
+
+def is_as_written(path: Path) -> bool:
+    """Whether a library is what was compiled; one that is damaged crashes Python when loaded."""
+    try:
+        return read_plain(_digest_of(path)).decode().strip() == _digest(path)
+    except (OSError, ValueError):  # most often: there is none yet
+        return False
+
+
+def _digest_of(path: Path) -> Path:
+    """The file beside a library that has its digest."""
+    return path.with_suffix(".sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_plain(path)).hexdigest()
 
 
 def compiler() -> str:
@@ -167,7 +186,11 @@ def compile_library(with_compiler: str, path: Path, source: Path = SOURCE) -> No
             said = (getattr(error, "stderr", None) or b"").decode(errors="replace").splitlines()
             wrong = [line for line in said if "error" in line] or said or [str(error)]
             raise NativeError(f"{with_compiler} could not compile it: {wrong[0]}") from error
+        told = _digest_of(made)
+        told.write_text(_digest(made))
+        # Whoever reads in between, or after another's library, compiles once more.
         os.replace(made, path)
+        os.replace(told, _digest_of(path))
 
 
 def _key(with_compiler: str) -> str:

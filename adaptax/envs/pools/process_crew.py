@@ -14,7 +14,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from multiprocessing import resource_tracker
@@ -23,7 +23,7 @@ from typing import Any
 
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.envs.pools.channel import Channel
-from adaptax.envs.pools.remote_fault import FaultReport
+from adaptax.envs.pools.remote_fault import FaultReport, RemoteTraceback
 from adaptax.envs.pools.workers import Host, LostError, SilentError, jax_settings
 
 START_SECONDS = 300.0
@@ -179,6 +179,27 @@ class Worker:
         killed = code is not None and code < 0
         how = f"was killed by {signal.Signals(-code).name}" if killed else f"ended with code {code}"
         raise LostError(f"the process {how}")
+
+
+def in_worker(function: Callable[..., Any], *args: Any, timeout: float = 300.0) -> Any:
+    """What a function gives in a process of its own, which may take `timeout` seconds.
+
+    An EnvironmentFault where it fails, does not answer in time, or takes the process with it.
+    """
+    crew = ProcessCrew(1, timeout)
+    key = crew.enter(1)
+    try:
+        worker = crew.send(0, "call", function, *args)
+        answer = crew.answer(crew.wait([worker]))
+    except LostError as loss:
+        raise EnvironmentFault(f"in a worker process, {loss}") from loss
+    except SilentError:
+        raise EnvironmentFault(f"a worker process has not answered within {timeout:g} s") from None
+    finally:
+        crew.leave(key)
+    if isinstance(answer, FaultReport):
+        raise EnvironmentFault(answer.problem) from RemoteTraceback(answer.traceback)
+    return answer
 
 
 def check_can_be_sent(make_pool: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from adaptax.envs.pools.workers import Host, LostError, SilentError, jax_setting
 class RayCrew:
     """`num_workers` Ray actors of one CPU each.
 
-    It is the cluster that this process is connected to; if there is none, the one that `ray.init()`
+    It is the cluster that this process is connected to; if there is none, the one that `connected`
     finds or starts. Where none of the actors that owe an answer, to a whole rollout for example,
     has given one within `timeout` seconds, that is an EnvironmentFault.
     """
@@ -118,8 +119,14 @@ class RayCrew:
             raise EnvironmentFault(f"{name} could not start: {one_line(error)}") from error
 
 
+LOOPBACK = "127.0.0.1"
+
+
 def connected() -> Any:
-    """Ray, connected to a cluster."""
+    """Ray, connected to a cluster: the one there is, or one that listens on this machine only.
+
+    There is one if this process is connected already, RAY_ADDRESS names it, or it runs here.
+    """
     try:
         import ray  # imported late: an optional extra
         import ray.exceptions
@@ -129,5 +136,33 @@ def connected() -> Any:
         with warnings.catch_warnings():
             # It forks to start its own programs, which need no thread of JAX's.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-            ray.init(include_dashboard=False, logging_level=logging.WARNING)
+            _connect(ray)
     return ray
+
+
+def _connect(ray: Any) -> None:
+    """Join the cluster that there is, or start one."""
+    where = os.environ.get("RAY_ADDRESS") or "auto"
+    if where != "local":
+        try:
+            ray.init(where, logging_level=logging.WARNING)
+            return
+        except ConnectionError as error:
+            if where != "auto":
+                problem = f"no Ray cluster answers at RAY_ADDRESS {where!r}: {one_line(error)}"
+                raise ConfigError(problem) from error
+    # Ray turns a loopback address that it is given into the machine's own. Where it is told that
+    # there are no clusters, as on a laptop, it takes the loopback address itself.
+    from ray._private import ray_constants
+
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        ray.init("local", include_dashboard=False, logging_level=logging.WARNING)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+    if (address := ray.util.get_node_ip_address()) != LOOPBACK:
+        warnings.warn(
+            f"Ray listens on {address}: whoever reaches this machine can run code here",
+            stacklevel=4,
+        )

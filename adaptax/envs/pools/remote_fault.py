@@ -33,7 +33,7 @@ class FaultReport:
     """Whether it was NaN or infinity."""
 
     @classmethod
-    def of(cls, error: Exception) -> FaultReport:
+    def of(cls, error: BaseException) -> FaultReport:
         """The report of an exception that is being handled."""
         text = "".join(traceback.format_exception(error))
         if isinstance(error, SlotFault):

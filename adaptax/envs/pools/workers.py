@@ -280,6 +280,13 @@ class Host:
         for name, value in {**settings, **here}.items():
             jax.config.update(name, value)  # type: ignore[no-untyped-call]
 
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function gives, or what went wrong."""
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as error:
+            return FaultReport.of(error)
+
     def make(
         self,
         key: int,

@@ -24,12 +24,15 @@ from adaptax.envs.pools.gym_spaces import (
     success_in,
 )
 from adaptax.envs.pools.pool import close_quietly
+from adaptax.envs.pools.process_crew import in_worker
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Params, Task, Value, task_lists
 
 AnyEnv = gymnasium.Env[Any, Any]
+TRIAL_SECONDS = 300.0
+"""What making an environment, its first reset and its first step may take in a worker."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def gym_suite(
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
     """
     train_tasks, test_tasks = task_lists(name, train, test)
-    spec = gym_spec(make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
+    about = (make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
+    spec: EnvSpec = _spec_in_worker(name, *about) if num_workers > 0 else gym_spec(*about)
     pool = partial(GymPool, make_env, spec)
     suite = Suite(name, spec, train_tasks, test_tasks, pool)
     return placed(suite, num_workers, num_ray_actors)
@@ -110,6 +114,15 @@ def gym_spec(
     finally:
         close_quietly(env)
     return EnvSpec(size, action, limit, trial_episodes, has_success=success is not None)
+
+
+def _spec_in_worker(name: str, *about: Any) -> EnvSpec:
+    """`gym_spec` where a trial step that hangs or crashes ends no more than itself."""
+    try:
+        spec: EnvSpec = in_worker(gym_spec, *about, timeout=TRIAL_SECONDS)
+    except EnvironmentFault as error:
+        raise EnvironmentFault(f"a trial step of {name!r}: {error}") from error.__cause__
+    return spec
 
 
 def vector_suite(
