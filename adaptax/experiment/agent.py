@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm
@@ -73,11 +74,15 @@ class Agent:
             )
         self._take(algorithm.actor(state, deterministic=deterministic))
 
-    def begin(self, key: jax.Array, num_lanes: int = 1, *, record: bool = False) -> Carry:
-        """The carry at the start of a task, or after `adapt`.
+    def begin(self, key: jax.Array | int, num_lanes: int = 1, *, record: bool = False) -> Carry:
+        """The carry at the start of a task, or after `adapt`; `key` is one of JAX's, or a seed.
 
         `record` keeps all steps, for `rollout`.
         """
+        if isinstance(key, int):
+            key = jax.random.key(key)
+        typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        check(typed, f"begin takes a seed, or a key as jax.random.key makes it, not {key!r}")
         memory = begin(self._actor, (1, num_lanes), key)
         return Carry(num_lanes, key, memory, first=memory, recorded=() if record else None)
 

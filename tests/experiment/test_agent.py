@@ -165,6 +165,17 @@ def test_lanes_act_together_and_one_alone_as_a_vector(suite):
         agent.act(agent.begin(jax.random.key(1)), obs[0, :4])
 
 
+def test_an_agent_begins_with_a_key_or_a_seed(suite):
+    algorithm = Echoes(EchoesConfig(), suite.spec)
+    agent = Agent(algorithm, algorithm.init(jax.random.key(0)))
+    one, other = agent.begin(3), agent.begin(jax.random.key(3))
+    jax.tree.map(np.testing.assert_array_equal, one.memory, other.memory)
+    assert one.key == other.key
+    for wrong in (jax.random.PRNGKey(3), "3"):
+        with pytest.raises(AdaptaxError, match="begin takes a seed, or a key as jax.random.key"):
+            agent.begin(wrong)
+
+
 class Random(Echoes):
     """Acts at random."""
 
