@@ -172,7 +172,7 @@ def test_an_agent_begins_with_a_key_or_a_seed(suite):
     jax.tree.map(np.testing.assert_array_equal, one.memory, other.memory)
     assert one.key == other.key
     for wrong in (jax.random.PRNGKey(3), "3"):
-        with pytest.raises(AdaptaxError, match="begin takes a seed, or a key as jax.random.key"):
+        with pytest.raises(AdaptaxError, match=r"begin takes a seed, or a key as jax\.random\.key"):
             agent.begin(wrong)
 
 
