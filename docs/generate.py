@@ -7,9 +7,10 @@ import dataclasses
 import inspect
 import json
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -73,19 +74,27 @@ def _rows(config: type[Any], prefix: str = "", defaults: Any = None) -> Iterator
     """A row for each field; the fields of a config within it come after it, as `NAME.FIELD`."""
     described, hints = descriptions(config), get_type_hints(config)
     for field in dataclasses.fields(config):
-        # A name for choices says nothing to a reader; the choices do.
-        choices = str(hints[field.name]).removeprefix("typing.")
-        type_name = choices if choices.startswith("Literal[") else field.type
         inner = None if defaults is None else getattr(defaults, field.name)
         if field.default_factory is not dataclasses.MISSING and inner is None:
             inner = field.default_factory()
         nested = dataclasses.is_dataclass(inner) and not isinstance(inner, EvaluatorConfig)
         default = f"`{type(inner).__name__}`" if nested else _default(field, inner)
         name = f"`{prefix}{field.name}`"
-        cells = (name, f"`{type_name}`", default, described[field.name])
+        cells = (name, f"`{type_name(hints[field.name])}`", default, described[field.name])
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
         if nested:
             yield from _rows(type(inner), f"{prefix}{field.name}.", inner)
+
+
+def type_name(hint: Any) -> str:
+    """A type as a reader needs it: the choices themselves, not a name for them."""
+    if get_origin(hint) is Literal:
+        return " | ".join(map(repr, get_args(hint)))
+    if get_origin(hint) in (Union, types.UnionType):
+        return " | ".join(map(type_name, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return f"tuple[{type_name(get_args(hint)[0])}, ...]"
+    return "None" if hint is type(None) else str(hint.__name__)
 
 
 def descriptions(config: type[Any]) -> dict[str, str]:

@@ -198,6 +198,11 @@ def test_a_plugin_trains_resumes_and_is_evaluated_from_the_command_line(with_plu
     assert figures["iteration"] == 40
     trained, untrained = (f["episodes"][0]["return_mean"] for f in (figures, figures["untrained"]))
     assert trained > untrained + 1  # measured -1.5 and -3.9
+    train = ["train", "ppo", "radio", "--run-dir", "memory", "--num-iterations", "1"]
+    others = ["--algorithm.memory", "decay", "--callbacks", "good-enough"]
+    outputs([*adaptax, *train, *others], with_plugin)
+    outputs([*adaptax, "resume", "memory", "--num-iterations", "2"], with_plugin)
+    assert "wrote " in outputs([*adaptax, "plot", "memory"], with_plugin)
     config = json.loads((with_plugin[1] / "run" / "config.json").read_text())
     assert config["suite"]["spread"] == 0.1
     assert config["algorithm"]["num_lanes"] == 8

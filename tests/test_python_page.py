@@ -13,6 +13,7 @@ from adaptax.algorithms import registry
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "python.md").read_text()
+PLUGINS = (ROOT / "docs" / "plugins.md").read_text()
 
 
 @pytest.fixture
@@ -40,6 +41,6 @@ def test_the_code_runs(example, tmp_path, monkeypatch, capsys):
 
 
 def test_the_packages_entry_points_are_those_of_the_example():
-    (shown,) = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.M | re.S)
+    (shown,) = re.findall(r"^```toml\n(.*?)^```", PLUGINS, flags=re.M | re.S)
     file = (ROOT / "examples" / "plugin" / "pyproject.toml").read_text()
     assert shown.strip() in re.sub(r" #.*", "", file)

@@ -124,6 +124,8 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         if value is None and type(None) in options:
             return None
         names = next((o for o in options if get_origin(o) is Literal), None)
+        if isinstance(value, str) and str in options:
+            return value
         if isinstance(value, str) and names is not None:
             return _typed(names, value, path)
         return _typed(next(o for o in options if o is not type(None)), value, path)

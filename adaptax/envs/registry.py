@@ -198,7 +198,7 @@ SUITES = {
         ),
         SuiteEntry(
             f"{GYM_PREFIX}ID",
-            "any Gymnasium environment by its id, for example gym:CartPole-v1",
+            "any Gymnasium environment: gym:CartPole-v1, or gym:MODULE:ID of your own",
             "gym:GymConfig:gym_id_suite",
             "ID",
         ),
@@ -222,6 +222,12 @@ def find_suite(name: str) -> SuiteEntry | PluginSuite:
         others = plugins(ENTRY_POINTS, _is_ours)
         raise unknown_name("suite", name, [*SUITES, *others], _gymnasium_suites(name))
     return SUITES[name]
+
+
+def module_of(name: str) -> str | None:
+    """The module that a suite's name has imported, as in `gym:MODULE:ID`; None for others."""
+    is_module_and_id = name.startswith(GYM_PREFIX) and name.count(":") > 1
+    return name.removeprefix(GYM_PREFIX).rpartition(":")[0] if is_module_and_id else None
 
 
 def all_suites() -> list[SuiteEntry | PluginSuite]:

@@ -19,6 +19,7 @@ from adaptax.experiment.console import say
 
 C = TypeVar("C")
 Where = Literal["here", "ray"]
+Import = Annotated[str | None, tyro.conf.arg(name="import", metavar="MODULE")]
 RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
 
 
@@ -71,6 +72,8 @@ class ResumeArgs:
     run_dir: RunDir
     num_iterations: int | None = None
     """Iterations in all, instead of the limits that the run had."""
+    imports: Import = None
+    """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
     quiet: bool = False
     """No progress on the console, whatever the run was started with."""
     num_workers: Annotated[int | None, tyro.conf.arg(name="suite.num-workers")] = None
@@ -96,6 +99,8 @@ class EvaluateArgs:
     """Act by the mode of the policy."""
     best: bool = False
     """The snapshot with the highest return in training, instead of the newest."""
+    imports: Import = None
+    """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
     json: bool = False
     """Machine-readable."""
 
@@ -156,6 +161,8 @@ class VideoArgs:
     """Pixels of each picture's sides, at most 1024."""
     deterministic: bool = False
     """Act by the mode of the policy."""
+    imports: Import = None
+    """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
 
 
 @dataclass(frozen=True)

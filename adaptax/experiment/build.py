@@ -13,10 +13,11 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import check_numbers, from_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, check
+from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.registry import find_suite
+from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback
+from adaptax.experiment.callbacks import Callback, installed_callbacks
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.provenance import check_networks
@@ -29,7 +30,16 @@ PLACES = ("num_workers", "num_ray_actors")
 
 
 def make_suite(name: str, **settings: Any) -> Suite:
-    """The registered suite `name`; settings are the fields of its config."""
+    """The registered suite `name`; settings are the fields of its config.
+
+    The name may have a module imported, as `gym:MODULE:ID` does.
+    """
+    permit(module_of(name))
+    return recorded_suite(name, **settings)
+
+
+def recorded_suite(name: str, **settings: Any) -> Suite:
+    """The same, of a name that a file says: it imports no module that nobody else asked for."""
     config_class, make = find_suite(name).load()
     return with_config(make, from_dict(config_class, settings, where="suite"))
 
@@ -117,6 +127,7 @@ def train(
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
+    installed_callbacks(config.callbacks)  # which may be refused, before anything is said
     if recipe is not CLASS_DEFAULTS and not config.quiet:
         say(recipe.in_words(chosen.name), sys.stdout)
     trainer: Trainer | Group
@@ -178,7 +189,7 @@ def load_run(
         if num_workers is not None:
             check("num_workers" in settings, f"the environments of {name!r} have no workers")
             settings = {**settings, "num_workers": num_workers}
-        suite = make_suite(**settings)
+        suite = recorded_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
     except ConfigError as error:
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from adaptax.core.errors import check
+from adaptax.core.errors import ConfigError, check, one_line, unknown_name
+from adaptax.core.plugins import described, loaded, plugins, sound_entries
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
     from adaptax.experiment.trainer_config import TrainerConfig
 
+ENTRY_POINTS = "adaptax.callbacks"
+"""The group of installed packages' callbacks; each names MODULE:CLASS, made without arguments."""
 Row = Mapping[str, Any]
 Added = Mapping[str, Any] | None
 """Figures and texts by name, for the row; None for nothing."""
@@ -97,6 +101,42 @@ class EarlyStopping(Callback):
         self.best, self.num_worse = float(saved["best"]), int(saved["num_worse"])
 
 
+def installed_callbacks(names: Iterable[str]) -> list[Callback]:
+    """A callback of each name of an installed package's; a ConfigError where there is none."""
+    return [_made(name) for name in dict.fromkeys(names)]
+
+
+def all_callbacks() -> dict[str, type[Callback]]:
+    """The classes of installed packages' callbacks, by name."""
+    points = plugins(ENTRY_POINTS, _is_ours).values()
+    return dict(sound_entries(points, lambda point: (point.name, _plugin(point))))
+
+
+def _made(name: str) -> Callback:
+    found = plugins(ENTRY_POINTS, _is_ours, name)
+    if name not in found:
+        others = list(plugins(ENTRY_POINTS, _is_ours))
+        check(bool(others), f"unknown callback {name!r}: no installed package offers one")
+        raise unknown_name("callback", name, others)
+    callback = _plugin(found[name])
+    try:
+        return callback()
+    except Exception as error:  # whatever somebody's constructor does
+        what = f"{described(found[name])} cannot be made without arguments"
+        raise ConfigError(f"{what}: {one_line(error)}") from error
+
+
+def _plugin(point: EntryPoint) -> type[Callback]:
+    callback: Any = loaded(point)
+    is_one = isinstance(callback, type) and issubclass(callback, Callback)
+    check(is_one, f"{described(point)} is not a subclass of adaptax.Callback")
+    return cast(type[Callback], callback)
+
+
+def _is_ours(name: str) -> bool:
+    return False  # ours have flags of their own
+
+
 class Callbacks:
     """The callbacks of a run: those in step in the order given, then those that only look."""
 
@@ -113,13 +153,14 @@ class Callbacks:
 
     def with_shipped(self, config: TrainerConfig) -> Callbacks:
         """With those that the trainer's settings name."""
-        if not config.trackers and config.patience is None:
+        if not config.callbacks and not config.trackers and config.patience is None:
             return self
         from adaptax.experiment.trackers import TRACKERS
 
         stopping = [] if config.patience is None else [EarlyStopping(config.patience)]
         trackers = (TRACKERS[name]() for name in dict.fromkeys(config.trackers))
-        return Callbacks([*self._all, *stopping, *trackers])
+        installed = installed_callbacks(config.callbacks)
+        return Callbacks([*self._all, *installed, *stopping, *trackers])
 
     @property
     def one_by_one(self) -> bool:

@@ -23,6 +23,7 @@ from adaptax.core.errors import (
     out_of_memory,
     unknown_name,
 )
+from adaptax.core.imports import permit
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
     CompareArgs,
@@ -132,15 +133,17 @@ def list_command(args: list[str]) -> None:
 def train_command(args: list[str]) -> None:
     """`adaptax train`."""
     from adaptax.algorithms.registry import find_algorithm
-    from adaptax.envs.registry import find_suite
+    from adaptax.envs.registry import find_suite, module_of
 
     names = _two_names("train", args)
     if names is None:
         return
+    permit(module_of(names[1]))
     algorithm_class, _ = find_algorithm(names[0]).load()
     _, make = find_suite(names[1]).load()
 
     from adaptax.experiment.build import with_config
+    from adaptax.experiment.callbacks import installed_callbacks
     from adaptax.experiment.recipe import CLASS_DEFAULTS
     from adaptax.experiment.trainer import Trainer
 
@@ -148,6 +151,7 @@ def train_command(args: list[str]) -> None:
     together = "--on ray trains the seeds of a group: say which, for example --seeds 0:5"
     check(options.on == "here" or options.seeds is not None, together)
     set_up_process(options.trainer.num_cores)
+    installed_callbacks(options.trainer.callbacks)  # which may be refused, before anything is said
     if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
         say(recipe.in_words(names[1]), sys.stdout)
     suite = with_config(make, options.suite)
@@ -268,6 +272,7 @@ def _print_sweep(record: dict[str, Any]) -> None:
 def resume_command(args: list[str]) -> None:
     """`adaptax resume`."""
     options = parse(ResumeArgs, args, "adaptax resume")
+    permit(options.imports)
     changes: dict[str, Any] = {"quiet": options.quiet}
     if options.num_iterations is not None:
         changes |= {
@@ -305,6 +310,7 @@ def resume_command(args: list[str]) -> None:
 def evaluate_command(args: list[str]) -> None:
     """`adaptax evaluate`."""
     options = parse(EvaluateArgs, args, "adaptax evaluate")
+    permit(options.imports)
     from adaptax.core.devices import check_platform
     from adaptax.experiment.build import recorded_trainer
     from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
@@ -435,6 +441,7 @@ def report_command(args: list[str]) -> None:
 def video_command(args: list[str]) -> None:
     """`adaptax video`."""
     options = parse(VideoArgs, args, "adaptax video")
+    permit(options.imports)
     from adaptax.experiment.gl_backend import choose_gl_backend
 
     choose_gl_backend()  # before anything imports MuJoCo
@@ -485,13 +492,28 @@ COMPILING = ("train", "sweep", "resume", "evaluate", "video")
 
 
 def _names() -> dict[str, list[dict[str, str]]]:
-    """Algorithms and suites, each with its summary."""
-    from adaptax.algorithms.registry import all_algorithms
-    from adaptax.envs.registry import all_suites
+    """Algorithms, suites, and installed packages' memories and callbacks, with summaries."""
+    from importlib.metadata import entry_points
 
+    from adaptax.algorithms.registry import all_algorithms
+    from adaptax.core.plugins import summary_of
+    from adaptax.envs.registry import all_suites
+    from adaptax.experiment.callbacks import all_callbacks
+
+    memories = {}
+    if entry_points(group="adaptax.memories"):  # what is behind them takes a second to import
+        from adaptax.networks.memory import plugin_memories
+
+        memories = plugin_memories()
+    named: dict[str, dict[str, str]] = {
+        "algorithms": {a.name: a.summary for a in all_algorithms()},
+        "suites": {s.name: s.summary for s in all_suites()},
+        "memories": {name: summary_of(memory) for name, memory in memories.items()},
+        "callbacks": {name: summary_of(callback) for name, callback in all_callbacks().items()},
+    }
     return {
-        "algorithms": [{"name": a.name, "summary": a.summary} for a in all_algorithms()],
-        "suites": [{"name": s.name, "summary": s.summary} for s in all_suites()],
+        kind: [{"name": name, "summary": summary} for name, summary in entries.items()]
+        for kind, entries in named.items()
     }
 
 
@@ -503,7 +525,8 @@ def _recipes() -> list[dict[str, Any]]:
 
 def _print_names() -> None:
     for kind, entries in _names().items():
-        print(f"{kind}:")
+        if entries:
+            print(f"{kind}:")
         for entry in entries:
             print(f"  {entry['name']:<18} {entry['summary']}")
 

@@ -13,7 +13,7 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
-from adaptax.experiment.build import make_suite, recorded_algorithm
+from adaptax.experiment.build import recorded_algorithm, recorded_suite
 from adaptax.experiment.group import Group, member_dir
 from adaptax.experiment.run_dir import CONFIG, locked
 from adaptax.experiment.trainer import Trainer
@@ -43,7 +43,7 @@ def words_of(spec: Spec) -> list[str]:
 
 def train(spec: Spec) -> bool:
     """Train to the end; whether it came there."""
-    suite = make_suite(**spec["suite"])
+    suite = recorded_suite(**spec["suite"])
     agent = recorded_algorithm(spec, suite.spec, None)
     config = from_dict(TrainerConfig, spec["trainer"], where="trainer")
     seeds = spec["seeds"]

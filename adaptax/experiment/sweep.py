@@ -33,6 +33,7 @@ from adaptax.experiment.build import (
     make_algorithm,
     make_suite,
     recorded_algorithm,
+    recorded_suite,
 )
 from adaptax.experiment.comparison import Metric
 from adaptax.experiment.console import say
@@ -169,7 +170,7 @@ def make_plan(
     evaluated = trainer["evaluation_interval"] is not None
     check(evaluated, "a sweep compares evaluations: it needs an evaluation_interval")
     check(not trainer["overwrite"], "a sweep replaces nothing: choose another --run-dir")
-    known = plan.metric != "success" or make_suite(**training["suite"]).spec.has_success
+    known = plan.metric != "success" or recorded_suite(**training["suite"]).spec.has_success
     check(known, f"{training['suite']['name']} knows no success: take --metric return")
     return plan
 
@@ -430,7 +431,7 @@ class Sweep:
         spec = self._spec(WINNER, settings, self.plan.winner_seeds)
         self._say(f"the winner, trial {number}, on fresh seeds: {self._words(number)}")
         config = from_dict(TrainerConfig, {**spec["trainer"], "quiet": self.quiet})
-        suite = make_suite(**spec["suite"])
+        suite = recorded_suite(**spec["suite"])
         agent = recorded_algorithm(spec, suite.spec, None)
         group = Group(config, self.plan.winner_seeds, agent, suite)
         try:

@@ -40,6 +40,8 @@ class TrainerConfig:
     evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
     patience: int | None = None
     """Evaluations in a row that are no better than the best after which to stop; None: go on."""
+    callbacks: tuple[str, ...] = ()
+    """Callbacks of installed packages, by name."""
     trackers: tuple[Tracker, ...] = ()
     """Whom else to tell of the run: any of tensorboard, wandb, mlflow and trackio."""
     quiet: bool = False

@@ -13,12 +13,16 @@ from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import SUITES, all_suites, find_suite
 from adaptax.experiment import cli
 from adaptax.experiment.build import make_suite
+from adaptax.experiment.callbacks import Callbacks, installed_callbacks
+from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.networks.memory import MemoryConfig, plugin_memories
 
 SOUND = """
 from dataclasses import dataclass
 import adaptax
 from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.envs.suites.point_goal import PointGoalConfig, point_goal
+from adaptax.networks.memory import Memory
 from dataclasses import replace
 
 @dataclass(frozen=True)
@@ -61,6 +65,18 @@ def misnamed(config: PointGoalConfig):
 
 def untyped(config):
     return point_goal(config)
+
+class Slate(Memory):
+    \"\"\"Wiped at once\"\"\"
+
+class Loud(adaptax.Callback):
+    \"\"\"Says so\"\"\"
+    def on_row(self, run, row):
+        return {"loud": 1.0}
+
+class Picky(adaptax.Callback):
+    def __init__(self, what):
+        pass
 
 nothing = None
 """
@@ -207,3 +223,50 @@ def test_a_command_warns_of_a_broken_plugin_in_one_line(install, capsys, monkeyp
         "adaptax: warning: the entry point 'a' (broken_plugin:A) of broken cannot be loaded: "
         "ModuleNotFoundError: No module named 'no_such_module'\n"
     )
+
+
+def test_memories_and_callbacks_of_packages_are_names(install, capsys):
+    install(
+        "sound", {"memories": {"slate": "plugged:Slate"}, "callbacks": {"loud": "plugged:Loud"}}
+    )
+    slate = MemoryConfig("slate", 5).make()
+    assert (type(slate).__name__, slate.size) == ("Slate", 5)
+    (loud,) = installed_callbacks(["loud", "loud"])
+    assert type(loud).__name__ == "Loud"
+    named = Callbacks(()).with_shipped(TrainerConfig("run", callbacks=("loud",)))
+    assert list(named.save()) == ["Loud"]
+    cli.main(["list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["memories"][-1] == {"name": "slate", "summary": "Wiped at once"}
+    assert listed["callbacks"] == [{"name": "loud", "summary": "Says so"}]
+    with pytest.raises(ConfigError, match="unknown memory 'slat'; did you mean 'slate'"):
+        MemoryConfig("slat")
+    with pytest.raises(ConfigError, match="unknown callback 'lout'; did you mean 'loud'"):
+        installed_callbacks(["lout"])
+
+
+def test_a_broken_memory_or_callback_is_a_line(install):
+    kinds = {"a": "broken_plugin:A", "b": "plugged:nothing", "c": "plugged:Still"}
+    install("broken", {"memories": kinds, "callbacks": {**kinds, "d": "plugged:Picky"}})
+    for name in kinds:
+        with pytest.raises(ConfigError, match=f"the entry point '{name}' .* of broken"):
+            MemoryConfig(name)
+    for name in (*kinds, "d"):
+        with pytest.raises(ConfigError, match=f"the entry point '{name}' .* of broken") as refused:
+            installed_callbacks([name])
+        assert "\n" not in str(refused.value)
+    with pytest.warns(UserWarning, match="of broken"):
+        assert plugin_memories() == {}
+
+
+@pytest.mark.parametrize(
+    "flag", ["--callbacks=x", "--trainer.callbacks=x", "--algorithm.memory=x", "--callbacks=picky"]
+)
+def test_a_refused_name_prints_nothing_else(install, flag, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    install("broken", {"callbacks": {"picky": "plugged:Picky"}})
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "ppo", "cartpole", flag])  # which has a recipe, and says so
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "runs").exists()

@@ -52,6 +52,8 @@ def samples(hint: Any) -> list[Any]:
     """Some values of a type, for fields that are None."""
     if get_origin(hint) is tuple:
         return [tuple(samples(get_args(hint)[0]))]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
     return {int: [3, 4], float: [0.5], str: ["text"], bool: [True]}.get(hint, [])
 
 
@@ -88,6 +90,7 @@ def through_flags(monkeypatch, tmp_path):
 
     monkeypatch.setattr("adaptax.experiment.trainer.Trainer", NoTrainer)
     monkeypatch.setattr("adaptax.experiment.cores.take_cores", lambda num_cores: None)
+    monkeypatch.setattr("adaptax.experiment.callbacks.installed_callbacks", lambda names: [])
 
     def parse(algorithm: str, suite: str, words: list[str]):
         cli.main(["train", algorithm, suite, *words])

@@ -14,6 +14,7 @@ import numpy as np
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import placed
 from adaptax.envs.pools.gym import GymPool, MakeEnv
@@ -51,9 +52,15 @@ class GymConfig:
 
 
 def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
-    """The suite `gym:ENV_ID` of a registered environment, such as CartPole-v1."""
-    if env_id not in gymnasium.registry:
-        nearest = difflib.get_close_matches(env_id, gymnasium.registry, n=1)
+    """The suite `gym:ENV_ID` of a registered environment, such as CartPole-v1.
+
+    MODULE:ID stands for one that is registered when MODULE is imported.
+    """
+    module, colon, registered = env_id.rpartition(":")
+    if colon:
+        import_permitted(module, f"the suite 'gym:{env_id}'")
+    if registered not in gymnasium.registry:
+        nearest = difflib.get_close_matches(registered, gymnasium.registry, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}")
     make_env = partial(gymnasium.make, env_id, disable_env_checker=True)
