@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import to_dict
+from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.files import read_plain, replacing
 from adaptax.envs.registry import find_suite
@@ -31,7 +31,7 @@ from adaptax.experiment.curves import (
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.plot import GREY
 from adaptax.experiment.plot_classes import has_classes, held_out_bars, joined_bars
-from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
+from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
 from adaptax.experiment.report_figures import (
     NamedCurve,
     check_plotly,
@@ -44,9 +44,12 @@ from adaptax.experiment.report_figures import (
 from adaptax.experiment.report_page import Figure, page, plot, table
 from adaptax.experiment.run_dir import writing
 from adaptax.experiment.sweep_report import sweep_section
+from adaptax.experiment.trainer_config import TrainerConfig
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
+APART = {("trainer", name) for name in ("run_dir", "seed", "recipe", "quiet", "overwrite")}
+"""Settings of a run that are told elsewhere, or change nothing in it."""
 VIDEO = "video.gif"
 """What `adaptax video` leaves in a run's directory."""
 
@@ -279,21 +282,23 @@ training from other seeds might differ, on these tasks. Curves have Student's in
     def _run(self, group: RunGroup) -> str:
         """What one group was: command, settings, versions, machine."""
         run = group.runs[0]
-        differing = list(_not_default(run.config))
+        recipe, names = _recipe(run.config)
+        differing = list(_differing(run.config, recipe))
         about = {
             "device": run.config.get("device"),
             "processor": run.config.get("processor"),
             "cores": run.config.get("num_cores"),
             "task set": run.config.get("task_set"),
-            "recipe": run.config.get("trainer", {}).get("recipe"),
             **(run.config.get("versions") or {}),
         }
         rows = [(name, str(value)) for name, value in about.items() if value is not None]
         changed = [(name, _words(value)) for name, value in differing]
         columns = ["setting", "value"]
+        usual = "those of the recipe" if recipe is not CLASS_DEFAULTS else "the defaults"
         return (
-            f"<h3>{escape(group.name)}</h3><pre>{escape(_command(group, differing))}</pre>"
-            + (table("Settings that are not the defaults", columns, changed) if changed else "")
+            f"<h3>{escape(group.name)}</h3><p>{escape(names)}</p>"
+            f"<pre>{escape(_command(group, recipe, differing))}</pre>"
+            + (table(f"Settings that are not {usual}", columns, changed) if changed else "")
             + f"<details><summary>Versions and machine</summary>"
             f"{table('Versions and machine', ['what', 'is'], rows)}</details>"
         )
@@ -329,42 +334,66 @@ def _curve_table(caption: str, x_title: str, curves: Sequence[NamedCurve]) -> st
     return table(caption, [x_title, *(name for name, _, _ in curves)], body)
 
 
-def _not_default(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of algorithm and suite that are not the defaults of their classes."""
-    for part in ("algorithm", "suite"):
-        settings = {k: v for k, v in config[part].items() if k not in ("name", "networks")}
-        given, usual = flat({part: settings}), flat({part: _defaults(part, config[part]["name"])})
+def _recipe(config: dict[str, Any]) -> tuple[Recipe, str]:
+    """The recipe that a run took its settings from, and a sentence that names it."""
+    asked = config.get("trainer", {}).get("recipe")
+    if asked is None:
+        return CLASS_DEFAULTS, "Trained without a recipe, from the defaults."
+    names = config["algorithm"]["name"], config["suite"]["name"]
+    try:
+        return find_recipe(asked, *names), f"Trained with the recipe {asked}."
+    except ConfigError:  # a file that is not here, or a recipe that is no more
+        return CLASS_DEFAULTS, f"Trained with the recipe {asked}, which is not known here."
+
+
+def _differing(config: dict[str, Any], recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """The settings of a run that are not the recipe's, nor the defaults of their classes."""
+    for table_name in TABLES:
+        settings = {
+            name: value
+            for name, value in config.get(table_name, {}).items()
+            if name not in ("name", "networks") and (table_name, name) not in APART
+        }
+        given = flat({table_name: settings})
+        usual = flat({table_name: _usual(table_name, config, recipe)})
         yield from ((name, value) for name, value in given.items() if usual.get(name, ...) != value)
 
 
-def _defaults(part: str, name: str) -> dict[str, Any]:
-    """The default settings of an algorithm or a suite; none where it is not a registered one."""
+def _usual(table_name: str, config: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """What one of a run's tables holds where only a recipe was given; nothing of unknown names."""
     try:
-        if part == "algorithm":
-            return to_dict(find_algorithm(name).load()[1]())
-        return to_dict(find_suite(name).load()[0]())
+        if table_name == "trainer":
+            return to_dict(from_dict(TrainerConfig, {"run_dir": "", **recipe.trainer}))
+        name = config[table_name]["name"]
+        if table_name == "algorithm":
+            return to_dict(from_dict(find_algorithm(name).load()[1], recipe.algorithm))
+        return to_dict(from_dict(find_suite(name).load()[0], recipe.suite))
     except (ConfigError, TypeError):  # one of somebody's own; a setting without a default
         return {}
 
 
-def _command(group: RunGroup, differing: Sequence[tuple[str, Any]]) -> str:
+def _command(group: RunGroup, recipe: Recipe, differing: Sequence[tuple[str, Any]]) -> str:
     """The command that trains the same, a flag a line."""
     config = group.runs[0].config
     names = config["algorithm"]["name"], config["suite"]["name"]
     lines = [["adaptax", "train", *names]]
-    if find_recipe(None, *names) is not CLASS_DEFAULTS:  # all that differs from these is a flag
-        lines.append(["--recipe", "none"])
+    by_default = find_recipe(None, *names)
+    if recipe is not by_default:  # which it would be trained with
+        lines.append(["--recipe", recipe.name or NONE])
     seeds = [run.seed for run in group.runs]
     lines.append(["--seeds", _seeds_text(seeds)] if len(seeds) > 1 else ["--seed", str(seeds[0])])
     trainer = config.get("trainer", {})
-    for name in ("num_iterations", "num_steps", "max_seconds", "evaluation_interval"):
+    for name in LIMITS:
         if trainer.get(name) is not None:
             lines.append([f"--{name.replace('_', '-')}", str(trainer[name])])
     for name, value in differing:
-        flag = f"--{name.replace('_', '-')}"
+        if name.rpartition(".")[2] in LIMITS and name.startswith("trainer."):
+            continue
+        flag = f"--{name.removeprefix('trainer.').replace('_', '-')}"
         if isinstance(value, bool):
-            room, _, last = flag.rpartition(".")
-            lines.append([flag if value else f"{room}.no-{last}"])
+            room, _, last = flag.removeprefix("--").rpartition(".")
+            no = last if value else f"no-{last}"
+            lines.append([f"--{room}.{no}" if room else f"--{no}"])
         else:
             lines.append([flag, *_words(value).split()])
     return " \\\n    ".join(map(shlex.join, lines))

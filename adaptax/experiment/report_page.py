@@ -43,10 +43,15 @@ label { display: inline-flex; align-items: center; gap: .4rem; padding: .2rem 0;
 .maps { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
 .maps figure { min-width: 0; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; white-space: nowrap; padding: .25rem .5rem;
   border-bottom: 1px solid var(--line); }
-td:first-child, th:first-child { text-align: left; padding-left: 0; }
+th:first-child { position: sticky; left: 0; background: #fff; text-align: left;
+  padding-left: 0; }
+@media (max-width: 40rem) {
+  th:first-child { min-width: 6rem; max-width: 40vw; white-space: normal;
+    overflow-wrap: anywhere; border-right: 1px solid var(--line); }
+}
 tbody th { font-weight: 600; }
 pre { background: #f3f5f7; padding: .75rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 .warning { border-left: 4px solid #b35c00; background: #fff6e8; padding: .5rem .75rem; }

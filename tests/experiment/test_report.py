@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import shlex
 import sys
 from html.parser import HTMLParser
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from scored_runs import make_group, make_run
 
+from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import cli, report, report_figures, report_page
 from adaptax.experiment.curves import Curve, load_groups
@@ -156,6 +159,87 @@ def test_it_says_how_it_was_run_and_evaluated(page):
     assert "is 3 seeds: of fewer than 5 the intervals are too narrow" in text
 
 
+def trained(place, *words):
+    """A run with what these words after `adaptax train` give, and its configs."""
+    options = cli.train_options(*words[:2], words[2:])[1]
+    names = dict(zip(("algorithm", "suite"), words[:2], strict=True))
+    tables = {
+        **{
+            table: {"name": name} | to_dict(getattr(options, table))
+            for table, name in names.items()
+        },
+        "trainer": to_dict(options.trainer) | {"run_dir": str(place)},
+    }
+    return make_run(place, 3, SCORES[0], **tables), options
+
+
+OWN_RECIPE = """
+[recipe]
+algorithm = "ppo2"
+suites = ["cartpole"]
+[algorithm]
+memory.kind = "gru"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "said"),
+    [
+        (["a2c", "cartpole"], [], "Trained with the recipe a2c-cartpole."),
+        (
+            ["a2c", "cartpole", "--algorithm.lr", "0.5", "--evaluation.num-lanes", "2"],
+            ["--algorithm.lr 0.5", "--evaluation.num-lanes 2"],
+            "Trained with the recipe a2c-cartpole.",
+        ),
+        (
+            [*("a2c", "cartpole", "--recipe", "none", "--num-iterations", "7"), "--patience", "2"],
+            ["--recipe none", "--num-iterations 7", "--patience 2"],
+            "Trained without a recipe, from the defaults.",
+        ),
+        (
+            ["ppo2", "cartpole", "--recipe", "own.toml", "--evaluation.deterministic"],
+            ["--recipe own.toml", "--evaluation.deterministic"],
+            "Trained with the recipe own.toml.",
+        ),
+        (
+            ["rl2-ppo", "gridworld", "--algorithm.no-normalize-obs"],
+            ["--algorithm.no-normalize-obs"],
+            "Trained with the recipe rl2-ppo-gridworld.",
+        ),
+    ],
+)
+def test_the_command_trains_the_same_and_the_recipe_is_named(
+    tmp_path, monkeypatch, words, flags, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(OWN_RECIPE)
+    run, options = trained(tmp_path / "run", *words)
+    write_report(load_groups([run]), tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    command = page.texts["pre"][0].replace("\\\n", " ")
+    _, _, algorithm, suite, *given = shlex.split(command)
+    again = cli.train_options(algorithm, suite, given)[1]
+    assert (again.algorithm, again.suite) == (options.algorithm, options.suite)
+    own = {"run_dir": options.trainer.run_dir, "seed": 0}
+    assert dataclasses.replace(again.trainer, **own) == options.trainer
+    assert again.trainer.seed == 3
+    lines = [line.strip(" \\") for line in page.texts["pre"][0].splitlines()]
+    limits = [line for line in lines if line.startswith(("--num-", "--max-"))]
+    assert set(lines[1:]) == {"--seed 3", *flags, *limits} and said in page.texts["p"]
+
+
+def test_a_recipe_that_is_gone_is_said_and_all_settings_are_flags(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(OWN_RECIPE)
+    run, _ = trained(tmp_path / "run", "ppo2", "cartpole", "--recipe", "own.toml")
+    (tmp_path / "own.toml").unlink()
+    write_report(load_groups([run]), tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    assert "Trained with the recipe own.toml, which is not known here." in page.texts["p"]
+    assert "--recipe none" in page.texts["pre"][0]
+    assert "--algorithm.memory.kind gru" in page.texts["pre"][0]
+
+
 def test_a_single_run_has_a_page_too(tmp_path, capsys):
     run = make_run(tmp_path / "a", 0, SCORES[0])
     cli.main(["report", str(run), "--out", str(tmp_path / "a.html")])
@@ -239,6 +323,20 @@ def test_a_browser_draws_every_figure_in_the_width_that_it_has(chromium, written
     said = [e["params"] for e in chromium.events if e["method"] == "Log.entryAdded"]
     thrown = [e["params"] for e in chromium.events if e["method"] == "Runtime.exceptionThrown"]
     assert (said, thrown) == ([], [])
+
+
+def test_the_first_column_stays_in_sight_where_a_table_scrolls(chromium, written):
+    chromium.open(written, 390)
+    wide = "[...document.querySelectorAll('main > section > .wide')]"
+    scrolled = f"{wide}.map(box => {{ box.scrollLeft = 1000; return box.scrollLeft; }})"
+    first = f"{wide}.map(box => box.querySelector('tbody th').getBoundingClientRect())"
+    assert max(chromium.value(scrolled)) > 50
+    assert chromium.value(f"{first}.every(cell => cell.left >= 0 && cell.right < 200)")
+    hits = "document.elementFromPoint(cell.left + 5, cell.top + 5)"
+    on_top = f"""{wide}.map(box => {{ const th = box.querySelector('tbody th');
+        th.scrollIntoView({{block: 'center', inline: 'nearest'}});
+        const cell = th.getBoundingClientRect(); return th.contains({hits}); }})"""
+    assert all(chromium.value(on_top))
 
 
 def test_curves_are_hidden_by_the_keyboard_and_buttons_have_names(chromium, written):
