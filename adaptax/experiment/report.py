@@ -337,7 +337,7 @@ def _curve_table(caption: str, x_title: str, curves: Sequence[NamedCurve]) -> st
 def _recipe(config: dict[str, Any]) -> tuple[Recipe, str]:
     """The recipe that a run took its settings from, and a sentence that names it."""
     asked = config.get("trainer", {}).get("recipe")
-    if asked is None:
+    if asked in (None, NONE):
         return CLASS_DEFAULTS, "Trained without a recipe, from the defaults."
     names = config["algorithm"]["name"], config["suite"]["name"]
     try:
