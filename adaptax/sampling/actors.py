@@ -73,6 +73,10 @@ class ByLane:
         """The actor of some of the lanes alone."""
         return self
 
+    def begun(self) -> Any:
+        """The actor without what only `begin` looks at, once that has given its carry."""
+        return self
+
 
 def is_by_lane(actor: Any) -> bool:
     """Whether an actor, or the one that it wraps, takes a key for each lane."""

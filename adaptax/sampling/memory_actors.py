@@ -12,7 +12,7 @@ from adaptax.core.experience import PyTree, Rollout, Step, Transitions
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.returns import last_valid
 from adaptax.networks.normalizer import Moments, normalized
-from adaptax.sampling.actors import ByLane, Extras, Part, draw, encode_action
+from adaptax.sampling.actors import ByLane, Extras, draw, encode_action
 
 
 @jax.tree_util.register_dataclass
@@ -66,9 +66,9 @@ class TrialInputs(ByLane):
     start: PyTree = None
     """The carry to begin from after adaptation; None for a new task."""
 
-    def part(self, part: Part) -> TrialInputs:
-        """The actor of some lanes: with what they remember from before."""
-        return replace(self, start=part.lanes(self.start))
+    def begun(self) -> TrialInputs:
+        """The same on a new task and after adaptation, so that one program serves both."""
+        return replace(self, start=None)
 
     def begin(self, num_members: int, num_lanes: int, key: jax.Array) -> PyTree:
         """Zeros, or what was learned of the task before."""

@@ -18,7 +18,7 @@ from adaptax.envs.env import Env, TaskArrays
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task, TaskDistribution
-from adaptax.sampling.actors import Actor
+from adaptax.sampling.actors import Actor, ByLane
 from adaptax.sampling.compiled_engine import compiled_loop
 from adaptax.sampling.draws import (
     Counted,
@@ -295,6 +295,8 @@ class Sampler:
         self, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
     ) -> tuple[Rollout, Cursor]:
         pool = self._pool(cursor.num_slots)
+        if isinstance(actor, ByLane):
+            actor = actor.begun()
         rollout, after = self._loop(pool, actor, cursor, num_steps, num_episodes)
         ended = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
         self.num_steps += int(np.asarray(rollout.valid).sum())
