@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -75,6 +76,9 @@ class EnvSpec:
     """Classes that the training tasks fall into; tasks are drawn in multiples of it."""
     has_success: bool = False
     """Whether steps report success; then every rollout has `extras["success"]`."""
+    picture: tuple[int, int, int] | None = field(default=None, kw_only=True)
+    """Height, width and channels where an observation is a picture, row by row with the channels
+    innermost, its values in [0, 1]: networks then begin with convolutions. None: numbers."""
     info_names: tuple[str, ...] = ()
     """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
 
@@ -84,6 +88,8 @@ class EnvSpec:
         check(self.horizon > 0, f"horizon {self.horizon} is not > 0")
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
         check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
+        fits = self.picture is None or math.prod(self.picture) == self.observation_size
+        check(fits, f"pictures {self.picture} have not {self.observation_size} numbers")
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
 
 

@@ -145,6 +145,11 @@ SUITES = {
             "gridworld:GridworldConfig:gridworld",
         ),
         SuiteEntry(
+            "catch",
+            "a falling pixel to be caught, seen as a picture of 16 x 16",
+            "catch:CatchConfig:catch",
+        ),
+        SuiteEntry(
             "cartpole",
             "Gymnasium's CartPole-v1, compiled",
             "classic_control:CartPoleConfig:cart_pole",

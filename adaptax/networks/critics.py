@@ -14,13 +14,22 @@ import jax.numpy as jnp
 
 from adaptax.core.spec import ActionSpace, Discrete
 from adaptax.functional.distributions import Categorical, TanhGaussian
+from adaptax.networks.convolutions import Convolutions, Picture
 from adaptax.networks.mlp import ReluMLP
 
 LOG_STD_RANGE = (-20.0, 2.0)
 """Of squashed policies (Haarnoja et al. 2018, the authors' code)."""
 UNIFORM = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 linear = partial(nn.Dense, kernel_init=UNIFORM)
-hidden = partial(ReluMLP, kernel_init=UNIFORM)
+
+
+def hidden(hidden_sizes: tuple[int, ...], picture: Picture | None, x: jax.Array) -> jax.Array:
+    """Features [..., hidden_sizes[-1]] of inputs, which begin with a picture if there is one.
+
+    For use within a module's compact method.
+    """
+    x = x if picture is None else Convolutions(picture)(x)
+    return ReluMLP(hidden_sizes, kernel_init=UNIFORM)(x)
 
 
 class ActionValues(nn.Module):
@@ -28,22 +37,24 @@ class ActionValues(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     num_actions: int
+    picture: Picture | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
         """Values."""
-        return linear(self.num_actions)(hidden(self.hidden_sizes)(obs))
+        return linear(self.num_actions)(hidden(self.hidden_sizes, self.picture, obs))
 
 
 class Critic(nn.Module):
     """Observations [..., O] and actions [..., A] -> values [...]."""
 
     hidden_sizes: tuple[int, ...]
+    picture: Picture | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array, action: jax.Array) -> jax.Array:
         """Values."""
-        features = hidden(self.hidden_sizes)(jnp.concatenate([obs, action], axis=-1))
+        features = hidden(self.hidden_sizes, self.picture, jnp.concatenate([obs, action], axis=-1))
         return linear(1)(features)[..., 0]
 
 
@@ -67,11 +78,12 @@ class StochasticPolicy(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     space: ActionSpace
+    picture: Picture | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> TanhGaussian | Categorical:
         """The distribution, batch axes those of `obs`."""
-        features = hidden(self.hidden_sizes)(obs)
+        features = hidden(self.hidden_sizes, self.picture, obs)
         if isinstance(self.space, Discrete):
             return Categorical(linear(self.space.size)(features))
         mean, log_std = jnp.split(linear(2 * self.space.size)(features), 2, axis=-1)
@@ -83,8 +95,9 @@ class DeterministicPolicy(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     num_dimensions: int
+    picture: Picture | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
         """Actions."""
-        return jnp.tanh(linear(self.num_dimensions)(hidden(self.hidden_sizes)(obs)))
+        return jnp.tanh(linear(self.num_dimensions)(hidden(self.hidden_sizes, self.picture, obs)))

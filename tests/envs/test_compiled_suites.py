@@ -24,6 +24,7 @@ SETTINGS = {
     "bandit": {"num_pulls": 5},
     "gaussian-bandit": {"num_pulls": 5, "reward": "gaussian"},
     "tabular-mdp": {"horizon": 5, "num_states": 3},
+    "catch": {"size": 5},
     "cartpole": {"horizon": 20},
     "pendulum": {"horizon": 5},
 }

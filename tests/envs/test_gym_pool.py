@@ -297,10 +297,10 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), BOX, "pixels"),
+        (spaces.Box(0, 255, (2, 8, 8, 3), np.uint8), BOX, "pixels"),
         (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), BOX, "pixels"),
-        (spaces.Tuple([spaces.Text(4)]), BOX, "takes a Box of numbers"),
-        (spaces.Graph(BOX, None), BOX, "takes a Box of numbers"),
+        (spaces.Tuple([spaces.Text(4)]), BOX, "a Box of numbers"),
+        (spaces.Graph(BOX, None), BOX, "a Box of numbers"),
         (BOX, spaces.Dict({"x": BOX}), "takes a Discrete, a MultiDiscrete or a Box of floats"),
         (BOX, spaces.Box(0, 9, (1,), np.int32), "takes a Discrete, a MultiDiscrete or a Box"),
         (BOX, spaces.Box(-np.inf, np.inf, (1,)), "unbounded"),

@@ -46,7 +46,7 @@ class OneStep(gymnasium.Env):
 def gym_environments():
     """Environments that adaptax cannot serve, in Gymnasium's registry."""
     ids = {
-        "Pixels-v0": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        "Pixels-v0": spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}),
         "Words-v0": spaces.Dict({"text": spaces.Text(5)}),
         "Graph-v0": spaces.Graph(spaces.Discrete(2), None),
     }

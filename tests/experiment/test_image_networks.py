@@ -157,3 +157,10 @@ def test_ppo_learns_from_pictures():
         state, _ = algorithm.iteration(state, sampler)
     rollout = sampler.episodes(algorithm.actor(state), suite.train.tasks, 32, 1)
     assert float(np.mean(np.sum(rollout.reward, axis=-1))) > 6.0  # at random 1.7, at best 8.3
+
+
+@pytest.mark.slow
+def test_ppo2_catches_a_falling_pixel_by_its_recipe(tmp_path):
+    trainer = adaptax.train("ppo2", "catch", run_dir=tmp_path / "run", quiet=True)
+    assert trainer.evaluate_untrained().returns.mean() < -0.5
+    assert trainer.evaluate().returns.mean() > 0.8  # measured 0.92 to 1 over three seeds

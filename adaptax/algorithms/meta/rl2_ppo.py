@@ -19,6 +19,7 @@ from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.learning.minibatches import optimizer
 from adaptax.networks.actor_critic import ActorCritic, as_actor_critic
+from adaptax.networks.convolutions import torso_for
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -53,7 +54,8 @@ class RL2PPO(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         memory, sizes = config.memory.make(), config.hidden_sizes
-        default = ActorCritic(spec.action, sizes, memory, config.init_std, shared=True)
+        torso = torso_for(spec.picture, sizes)
+        default = ActorCritic(spec.action, sizes, memory, config.init_std, True, torso)
         self.networks = default if networks is None else as_actor_critic(networks)
         self.trained_episodes = rl2.trial_length(config, spec)
 

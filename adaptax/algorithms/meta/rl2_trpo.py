@@ -24,6 +24,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.trust_region import TrustRegion
 from adaptax.learning.minibatches import optimizer
 from adaptax.networks.actor_critic import ActorCritic, as_actor_critic, part_of
+from adaptax.networks.convolutions import torso_for
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -55,7 +56,8 @@ class RL2TRPO(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         memory, sizes = config.memory.make(), config.hidden_sizes
-        default = ActorCritic(spec.action, sizes, memory, config.init_std)
+        torso = torso_for(spec.picture, sizes)
+        default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
         self.networks = default if networks is None else as_actor_critic(networks)
         self.trained_episodes = rl2.trial_length(config, spec)
 

@@ -116,8 +116,8 @@ def default_networks(
     """A deterministic policy and its critics; raises a ConfigError for choices."""
     if not isinstance(spec.action, Continuous):
         raise ConfigError(f"{name} takes continuous actions only; for discrete ones take dqn")
-    critics = ensemble(Critic, num_critics)(hidden_sizes)
-    return Networks(DeterministicPolicy(hidden_sizes, spec.action.size), critics)
+    critics = ensemble(Critic, num_critics)(hidden_sizes, spec.picture)
+    return Networks(DeterministicPolicy(hidden_sizes, spec.action.size, spec.picture), critics)
 
 
 def init_networks(config: DDPGConfig, spec: EnvSpec, networks: Networks, key: jax.Array) -> State:

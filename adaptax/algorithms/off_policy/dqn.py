@@ -92,7 +92,9 @@ class DQN(Algorithm[State, Data]):
         super().__init__(config, spec)
         if not isinstance(spec.action, Discrete):
             raise ConfigError("dqn takes one discrete action; for continuous ones take sac or td3")
-        self.networks = networks or ActionValues(config.hidden_sizes, spec.action.size)
+        self.networks = networks or ActionValues(
+            config.hidden_sizes, spec.action.size, spec.picture
+        )
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:

@@ -31,7 +31,7 @@ from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
-from adaptax.core.spec import ActionSpace, Discrete, EnvSpec, MultiDiscrete
+from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
 from adaptax.functional.q_learning import (
     ensemble_loss,
     of_action,
@@ -95,7 +95,7 @@ class SAC(Algorithm[State, Data]):
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
             raise ConfigError("sac takes continuous actions or one choice, not several choices")
-        self.networks = networks or default_networks(config.hidden_sizes, spec.action)
+        self.networks = networks or default_networks(config.hidden_sizes, spec)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
@@ -196,9 +196,10 @@ class SAC(Algorithm[State, Data]):
         return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
 
 
-def default_networks(hidden_sizes: tuple[int, ...], space: ActionSpace) -> Networks:
-    """A stochastic policy and twin critics for an action space."""
-    policy = StochasticPolicy(hidden_sizes, space)
+def default_networks(hidden_sizes: tuple[int, ...], spec: EnvSpec) -> Networks:
+    """A stochastic policy and twin critics for an environment."""
+    space, picture = spec.action, spec.picture
+    policy = StochasticPolicy(hidden_sizes, space, picture)
     if isinstance(space, Discrete):
-        return Networks(policy, ensemble(ActionValues, 2)(hidden_sizes, space.size))
-    return Networks(policy, ensemble(Critic, 2)(hidden_sizes))
+        return Networks(policy, ensemble(ActionValues, 2)(hidden_sizes, space.size, picture))
+    return Networks(policy, ensemble(Critic, 2)(hidden_sizes, picture))

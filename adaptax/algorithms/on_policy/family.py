@@ -46,6 +46,7 @@ from adaptax.networks.actor_critic import (
     part_of,
     with_part,
 )
+from adaptax.networks.convolutions import torso_for
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import Moments, fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
@@ -173,9 +174,10 @@ class State:
 
 
 def default_networks(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
-    """Policy and value apart, alike in shape."""
+    """Policy and value apart, alike in shape; with convolutions first where they see pictures."""
     memory = config.memory.make()
-    return ActorCritic(spec.action, config.hidden_sizes, memory, config.init_std)
+    torso = torso_for(spec.picture, config.hidden_sizes)
+    return ActorCritic(spec.action, config.hidden_sizes, memory, config.init_std, torso=torso)
 
 
 def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | None) -> Any:

@@ -28,6 +28,7 @@ from adaptax.networks.actor_critic import (
     part_of,
     with_part,
 )
+from adaptax.networks.convolutions import torso_for
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import Moments, fresh_moments
 from adaptax.sampling.actors import Actor
@@ -92,7 +93,8 @@ class Reinforce(Algorithm[family.State, Data]):
     ) -> None:
         super().__init__(config, spec)
         memory, sizes = config.memory.make(), config.hidden_sizes
-        default = ActorCritic(spec.action, sizes, memory, config.init_std)
+        torso = torso_for(spec.picture, sizes)
+        default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
         self.networks = default if networks is None else as_actor_critic(networks)
 
     def init(self, key: jax.Array) -> family.State:

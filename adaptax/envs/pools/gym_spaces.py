@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +13,12 @@ from gymnasium import spaces
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import ActionSpace, Continuous, Discrete, MultiDiscrete
 
-PIXEL_NDIM = 3
-"""A uint8 Box with so many axes is an image."""
+PICTURE_NDIM = 3
+"""A Box of bytes with so many axes is a picture."""
+BRIGHTEST = 255
+"""What a byte of a picture is divided by."""
+LEAST_SIDE = 8
+"""Pixels of a side from which on a plane of bytes is a picture, and no table."""
 Encoder = Callable[[Any], np.ndarray]
 
 
@@ -21,8 +26,16 @@ def observation_encoder(space: Any) -> tuple[int, Encoder]:
     """Size O of an observation space, and its encoder to float32 [O].
 
     Numbers are made flat, choices one-hot; the parts of a Dict (in the order of its keys) and of
-    a Tuple follow one another, as in `gymnasium.spaces.flatten`.
+    a Tuple follow one another, as in `gymnasium.spaces.flatten`. Pictures are in [0, 1], row by row
+    with the channels innermost (`picture_in`).
     """
+    if (picture := picture_in(space)) is not None:
+        return math.prod(picture), lambda obs: _pixels(obs, space.shape)
+    return _numbers(space)
+
+
+def _numbers(space: Any) -> tuple[int, Encoder]:
+    """The same, of what is no picture by itself."""
     if isinstance(space, spaces.Dict):
         return _joined(list(space.spaces.values()), lambda obs: [obs[k] for k in space.spaces])
     if isinstance(space, spaces.Tuple):
@@ -33,16 +46,32 @@ def observation_encoder(space: Any) -> tuple[int, Encoder]:
         sizes, start = space.nvec.flatten().tolist(), space.start.flatten()
         return sum(sizes), lambda obs: _one_hots(_flat(obs, len(sizes)) - start, sizes)
     pixels = isinstance(space, spaces.Box) and (
-        space.dtype == np.uint8 and len(space.shape) >= PIXEL_NDIM
+        space.dtype == np.uint8 and len(space.shape) >= PICTURE_NDIM
     )
     if not isinstance(space, spaces.Box | spaces.MultiBinary) or pixels:
         raise ConfigError(
             f"observations of {'pixels, ' if pixels else ''}{space} are not supported: "
-            "adaptax takes a Box of numbers, MultiBinary (made flat), Discrete, MultiDiscrete "
-            "(made one-hot), and a Dict or Tuple of these"
+            "adaptax takes a picture by itself (a Box of bytes), a Box of numbers, MultiBinary "
+            "(made flat), Discrete, MultiDiscrete (made one-hot), and a Dict or Tuple of numbers"
         )
     size = int(np.prod(space.shape))
     return size, lambda obs: _flat(obs, size)
+
+
+def picture_in(space: Any) -> tuple[int, int, int] | None:
+    """Height, width and channels of an observation space of pictures; None where it has others.
+
+    Pictures are a Box of bytes [H, W, C], or [C, H, W] where the first axis is the shortest, or
+    [H, W] of 0 to 255 with sides of 8 pixels or more.
+    """
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return None
+    if len(space.shape) == 2 and min(space.shape) >= LEAST_SIDE and (space.high == BRIGHTEST).all():
+        return space.shape[0], space.shape[1], 1
+    if len(space.shape) != PICTURE_NDIM:
+        return None
+    first, second, third = space.shape
+    return (second, third, first) if _channels_first(space.shape) else (first, second, third)
 
 
 def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
@@ -123,7 +152,7 @@ _PLAIN_FLAGS = (bool, float, np.bool_)
 
 def _joined(parts: list[Any], take_apart: Callable[[Any], Any]) -> tuple[int, Encoder]:
     """Size and encoder of several spaces side by side."""
-    encoders = [observation_encoder(part) for part in parts]
+    encoders = [_numbers(part) for part in parts]
 
     def encode(obs: Any) -> np.ndarray:
         pairs = zip(encoders, take_apart(obs), strict=True)
@@ -150,6 +179,18 @@ def _flat(obs: Any, size: int) -> np.ndarray:
     if row.size != size:
         raise ValueError(f"the observation has {row.size} numbers; its space has {size}")
     return row
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    return len(shape) == PICTURE_NDIM and shape[0] < min(shape[1:])
+
+
+def _pixels(obs: Any, shape: tuple[int, ...]) -> np.ndarray:
+    pixels = _flat(obs, math.prod(shape)) / np.float32(BRIGHTEST)
+    channels_last = pixels.reshape(shape)
+    if _channels_first(shape):
+        channels_last = np.moveaxis(channels_last, 0, -1)
+    return channels_last.reshape(-1)
 
 
 def _choice(space: spaces.Discrete, action: int) -> int:

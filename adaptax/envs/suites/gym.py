@@ -21,6 +21,7 @@ from adaptax.envs.pools.gym import GymPool, MakeEnv
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
     observation_encoder,
+    picture_in,
     reset_options,
     success_in,
 )
@@ -115,12 +116,14 @@ def gym_spec(
     env = make_env()
     try:
         size, _ = observation_encoder(env.observation_space)
+        picture = picture_in(env.observation_space)
         action, _ = action_decoder(env.action_space)
         limit = _horizon(env, horizon)
         success = success_in(_trial_step(env, params or {}))
     finally:
         close_quietly(env)
-    return EnvSpec(size, action, limit, trial_episodes, has_success=success is not None)
+    known = success is not None
+    return EnvSpec(size, action, limit, trial_episodes, has_success=known, picture=picture)
 
 
 def _spec_in_worker(name: str, *about: Any) -> EnvSpec:
@@ -164,7 +167,10 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
     finally:
         close_quietly(lanes.vec)
     size, known = lanes.observation_size, "success" in step.info
-    return EnvSpec(size, lanes.action, min(limits), trial_episodes, has_success=known)
+    picture = picture_in(lanes.vec.single_observation_space)
+    return EnvSpec(
+        size, lanes.action, min(limits), trial_episodes, has_success=known, picture=picture
+    )
 
 
 def _horizon(env: AnyEnv, horizon: int | None) -> int:
