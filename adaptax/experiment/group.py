@@ -189,7 +189,7 @@ class Group:
                 raise
         if failed:
             why = {f"seed {self.seeds[i]}": _why(error) for i, error in failed.items()}
-            raise group_failure(self.run_dir, why) from next(iter(failed.values()))
+            raise self.failure(why) from next(iter(failed.values()))
         if self._interrupted:
             say(f"stopped; go on with: adaptax resume {self.run_dir}", sys.stderr)
         elif not self.config.quiet:
@@ -263,6 +263,17 @@ class Group:
             member.check(state, metrics)  # all of them, before any takes its own
         return [member.take(*own, seconds) for member, own in zip(members, made, strict=True)]
 
+    def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
+        """What says which members failed, and why, once the others are at their end."""
+        if not self.config.quiet:
+            say(f"go on with all: adaptax resume {self.run_dir}", sys.stdout)
+        by_reason: dict[str, list[str]] = {}
+        for name, why in failed.items():
+            by_reason.setdefault(why, []).append(name)
+        return AdaptaxError(
+            "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+        )
+
     @staticmethod
     def _tell(progress: Progress, seed: int, line: str) -> None:
         progress.tell(f"seed {seed}: {line}")
@@ -290,15 +301,6 @@ def _pass_on(answer: Any, training: Training) -> None:
 def _why(error: Exception) -> str:
     """Why a member failed, in one line."""
     return str(error) if isinstance(error, AdaptaxError) else one_line(error)
-
-
-def group_failure(run_dir: Path, failed: Mapping[str, str]) -> AdaptaxError:
-    """What says which members of a group failed, and why, once the others are at their end."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in failed.items():
-        by_reason.setdefault(why, []).append(name)
-    text = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
-    return AdaptaxError(f"{text}; go on with all: adaptax resume {run_dir}")
 
 
 def member_dir(run_dir: Path, seed: int) -> Path:

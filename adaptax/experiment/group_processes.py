@@ -9,7 +9,7 @@ from dataclasses import replace
 from adaptax.core.cores import usable_cores
 from adaptax.experiment.arguments import Where
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group, group_failure
+from adaptax.experiment.group import Group
 from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import PROGRESS, newest_row
 from adaptax.experiment.member import has_begun, spec_of, words_of
@@ -59,7 +59,7 @@ def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
     with finish_iteration_on_signal(runs.interrupt, runs.parting):
         failed = runs.to_their_end(Progress(group.config.limits(), quiet=quiet))
     if failed:
-        raise group_failure(group.run_dir, failed)
+        raise group.failure(failed)
     if runs.interrupted:
         say(f"stopped; go on with: adaptax resume {group.run_dir}", sys.stderr)
     elif not quiet:

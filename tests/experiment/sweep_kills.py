@@ -1,7 +1,13 @@
-"""A sweep that is killed and resumed, beside one that is not."""
+"""A sweep that is killed and resumed, beside one that is not.
+
+    python tests/experiment/sweep_kills.py FOLDER NUM_TRIALS [--on ray]
+
+With `--on ray` the one that is killed runs on a cluster of two nodes' processes, the other here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -9,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SPACE = """
@@ -35,9 +42,33 @@ def sweep_words(run_dir: Path, num_trials: int) -> list[str]:
     return ["sweep", "cem", "point-goal", *search, *seeds, *lengths, *size]
 
 
-def kill_in_trial(words: list[str], run_dir: Path, number: int, delay: float) -> None:
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+nodes.add_node(num_cpus=1)
+print("address", nodes.address, flush=True)
+sys.stdin.read()
+nodes.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[dict[str, str]]:
+    """A Ray cluster of two nodes' processes; the environment of programs that are to use it."""
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    words = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(words, **pipes, text=True, env=env) as process:
+        said = iter(process.stdout.readline, "")
+        address = next(line.split()[1] for line in said if line.startswith("address"))
+        yield {**env, "RAY_ADDRESS": address}
+        process.stdin.close()
+
+
+def kill_in_trial(words, run_dir: Path, number: int, delay: float, env=None) -> None:
     """Run a command until a trial has begun and so many seconds have passed."""
-    with subprocess.Popen(program(*words), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(program(*words), stdout=subprocess.DEVNULL, env=env) as process:
         while not (run_dir / f"trial-{number:03d}").exists():
             assert process.poll() is None, "it ended before it could be killed"
             time.sleep(0.05)
@@ -46,20 +77,24 @@ def kill_in_trial(words: list[str], run_dir: Path, number: int, delay: float) ->
         os.kill(process.pid, signal.SIGKILL)
 
 
-def killed_and_whole(place: Path, num_trials: int, kills: tuple[int, ...]) -> tuple[dict, dict]:
-    """What a sweep found that was killed in each of these trials, and one that was not."""
+def killed_and_whole(
+    place: Path, num_trials: int, kills: tuple[int, ...], on: str = "here"
+) -> tuple[dict, dict]:
+    """What a sweep found that was killed in each of these trials, and one here that was not."""
     killed, whole, rng = place / "killed", place / "whole", random.Random(0)
-    words = sweep_words(killed, num_trials)
-    for number in kills:
-        kill_in_trial(words, killed, number, rng.uniform(0.5, 4.0))
-        words = ["resume", str(killed)]
-    for command in (words, sweep_words(whole, num_trials)):
-        subprocess.run(program(*command), check=True)
+    with two_nodes() if on == "ray" else contextlib.nullcontext() as env:
+        words = sweep_words(killed, num_trials)
+        for number in kills:
+            kill_in_trial([*words, "--on", on], killed, number, rng.uniform(0.5, 4.0), env)
+            words = ["resume", str(killed)]
+        subprocess.run(program(*words, "--on", on), check=True, env=env)
+    subprocess.run(program(*sweep_words(whole, num_trials)), check=True)
     one, other = (json.loads((run_dir / "sweep.json").read_text()) for run_dir in (killed, whole))
     return one["found"], other["found"]
 
 
 if __name__ == "__main__":
-    found, expected = killed_and_whole(Path(sys.argv[1]), int(sys.argv[2]), (4, 12))
+    on = sys.argv[4] if sys.argv[3:4] == ["--on"] else "here"
+    found, expected = killed_and_whole(Path(sys.argv[1]), int(sys.argv[2]), (4, 12), on)
     print("equal:", found == expected)
     sys.exit(found != expected)

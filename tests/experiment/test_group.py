@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, Not
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.build import load_group, make_algorithm
-from adaptax.experiment.group import Group, group_failure, group_seeds, parse_seeds
+from adaptax.experiment.group import Group, group_seeds, parse_seeds
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
@@ -332,7 +331,7 @@ def test_a_seed_that_fails_is_named_and_the_others_go_on(what, whole, tmp_path, 
     monkeypatch.setattr(broken, place, fail_at_5)
     with pytest.raises(AdaptaxError) as failure:
         runs.run()
-    assert str(failure.value) == f"seed 1: {why}; go on with all: adaptax resume {run_dir}"
+    assert str(failure.value) == f"seed 1: {why}"
     for seed in (0, 4):
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
     again = group(run_dir)
@@ -341,10 +340,11 @@ def test_a_seed_that_fails_is_named_and_the_others_go_on(what, whole, tmp_path, 
     assert left_behind(run_dir, 1) == left_behind(whole[0], 1)
 
 
-def test_seeds_that_fail_alike_are_named_in_one_breath():
+def test_seeds_that_fail_alike_are_named_in_one_breath(tmp_path, capsys):
     failed = {"seed 0": "no disk", "seed 1": "NaN", "seed 2": "no disk"}
-    expected = "seed 0, seed 2: no disk; seed 1: NaN; go on with all: adaptax resume g"
-    assert str(group_failure(Path("g"), failed)) == expected
+    runs = group(tmp_path / "g", quiet=False)
+    assert str(runs.failure(failed)) == "seed 0, seed 2: no disk; seed 1: NaN"
+    assert capsys.readouterr().out == f"go on with all: adaptax resume {tmp_path / 'g'}\n"
 
 
 def test_what_a_group_cannot_begin_with_is_refused_before_anything_is_written(whole, tmp_path):

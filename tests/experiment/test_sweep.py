@@ -362,3 +362,10 @@ def test_a_file_that_is_no_space_is_one_line(tmp_path, text, problem):
 def test_a_sweep_that_is_killed_twice_finds_what_one_that_is_not_finds(tmp_path):
     killed, whole = killed_and_whole(tmp_path, 7, (1, 5))
     assert killed == whole
+
+
+@pytest.mark.slow
+def test_on_a_cluster_of_two_nodes_one_that_is_killed_finds_the_same_as_one_here(tmp_path):
+    pytest.importorskip("ray")
+    killed, whole = killed_and_whole(tmp_path, 4, (2,), on="ray")
+    assert killed == whole
