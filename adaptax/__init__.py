@@ -68,6 +68,8 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
     from adaptax.experiment.group import Group as Group
+    from adaptax.experiment.share import export_run as export_run
+    from adaptax.experiment.share import import_run as import_run
     from adaptax.experiment.sweep import sweep as sweep
     from adaptax.experiment.trackers import MLflow as MLflow
     from adaptax.experiment.trackers import TensorBoard as TensorBoard
@@ -95,6 +97,8 @@ _MODULES = {
     "Evaluator": "adaptax.experiment.evaluator",
     "EvaluatorConfig": "adaptax.experiment.evaluator",
     "Group": "adaptax.experiment.group",
+    "export_run": "adaptax.experiment.share",
+    "import_run": "adaptax.experiment.share",
     "sweep": "adaptax.experiment.sweep",
     "MLflow": "adaptax.experiment.trackers",
     "TensorBoard": "adaptax.experiment.trackers",

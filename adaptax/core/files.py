@@ -19,15 +19,18 @@ MOST_BYTES = 2**32
 """Of a file that is read as a whole; ours are far smaller."""
 
 
-def read_plain(path: Path) -> bytes:
-    """All of a regular file; an OSError where it is a pipe, a device, a link or too large."""
+def read_plain(path: Path, most: int = MOST_BYTES) -> bytes:
+    """All of a regular file; an OSError where it is a pipe, a device, a link or too large.
+
+    Too large is more than `most` bytes.
+    """
     file = os.open(path, _READ)
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if about.st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES:,} bytes", str(path))
+        if about.st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     except OSError:
         os.close(file)
         raise

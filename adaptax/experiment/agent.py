@@ -16,12 +16,14 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError, check, one_line
 from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.rng import lane_numbers, named_key
-from adaptax.core.snapshot import Snapshots, unflatten
+from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import spec_from_dict
 from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
 from adaptax.experiment.build import recorded_algorithm
+from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import read_config
+from adaptax.experiment.weights import saved_state
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.host_engine import begin, keys_of
 
@@ -197,10 +199,11 @@ def load(
 ) -> Agent:
     """The agent of a run's newest snapshot; neither its suite nor its environments are needed.
 
-    With `best`, of the one with the highest return in training. `networks` are those that it was
-    trained with, where they were one's own; for `env` see `Agent`.
+    `run_dir` may be `pretrained:NAME`, an agent that comes with adaptax. With `best`, of the one
+    with the highest return in training. `networks` are those that it was trained with, where they
+    were one's own; for `env` see `Agent`.
     """
-    run_dir = Path(run_dir)
+    run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
     where = run_dir / "config.json"
     try:
@@ -221,5 +224,5 @@ def _state(run_dir: Path, algorithm: Algorithm[Any, Any], *, best: bool) -> PyTr
     snapshots = Snapshots(run_dir / "snapshots")
     for iteration, tree in snapshots.best() if best else snapshots.newest():
         with snapshots.reading(iteration):
-            return unflatten(algorithm.initial_state(named_key(0, "init")), tree.get("state", {}))
+            return saved_state(algorithm, tree, named_key(0, "init"))
     raise SnapshotError(f"{run_dir} has no snapshot that can be read")

@@ -87,6 +87,7 @@ class EvaluateArgs:
     """Return per episode of adaptation on held-out tasks, with 95 % intervals."""
 
     run_dir: RunDir
+    """Directory of a run or a group, or pretrained:NAME."""
     num_tasks: int | None = None
     """Held-out tasks; this and what follows by default as in training."""
     num_lanes: int | None = None
@@ -163,6 +164,29 @@ class VideoArgs:
     """Act by the mode of the policy."""
     imports: Import = None
     """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """A folder for others: weights, settings, figures, and a card for the Hugging Face Hub."""
+
+    run_dir: RunDir
+    out: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """New folder."""
+    best: bool = False
+    """The snapshot with the highest return in training, instead of the newest."""
+    video: Literal["gif", "mp4"] | None = None
+    """Film it, as `adaptax video` does."""
+
+
+@dataclass(frozen=True)
+class ImportArgs:
+    """A run directory of a folder that `adaptax export` wrote, whoever sent it."""
+
+    source: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Folder of the export."""
+    run_dir: RunDir
+    """New directory."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback, installed_callbacks
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
+from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
 from adaptax.experiment.run_dir import CONFIG, read_config
@@ -172,7 +173,7 @@ def load_run(
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
-    run_dir = Path(run_dir)
+    run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
     name = recorded["suite"]["name"]
     try:

@@ -29,6 +29,8 @@ from adaptax.experiment.arguments import (
     CompareArgs,
     DoctorArgs,
     EvaluateArgs,
+    ExportArgs,
+    ImportArgs,
     ListArgs,
     PlotArgs,
     ReportArgs,
@@ -58,8 +60,11 @@ USAGE = """usage: adaptax COMMAND ...
   compare GROUP [GROUP ...]        groups of seeds: scores, intervals, which beats which
   report GROUP [GROUP ...]         one page of HTML: curves, tasks, videos, settings
   video RUN_DIR                    an episode before and one after adaptation, side by side
+  export RUN_DIR DIR               a folder for others: weights, settings, figures, a card
+  import DIR RUN_DIR               a run directory of such a folder
   doctor                           versions, cores, measured steps per second
 
+RUN_DIR may be pretrained:NAME, an agent that comes along: adaptax evaluate pretrained:bandit
 `adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings.
 `adaptax --version` tells which this is."""
 TRAIN_USAGE = """usage: adaptax train ALGORITHM SUITE [flags]
@@ -178,7 +183,7 @@ def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
             "SUITE ..."
         )
     print(TRAIN_USAGE.replace("train", command).replace("Train", command.capitalize()))
-    _print_names()
+    _print_names("algorithms", "suites")
     return None
 
 
@@ -283,9 +288,15 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.build import load_group, recorded_trainer
     from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
+    from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.sweep import Sweep, is_sweep, read_sweep
 
-    run_dir = Path(options.run_dir)
+    run_dir = run_path(options.run_dir)
+    if is_pretrained(run_dir):
+        raise ConfigError(
+            f"{options.run_dir} has weights only and cannot be resumed; a new run begins with them "
+            f"by `adaptax train ALGORITHM SUITE --init-from {options.run_dir}`"
+        )
     if is_sweep(run_dir):
         as_planned = options.num_iterations is options.num_workers is None
         check(
@@ -315,13 +326,15 @@ def evaluate_command(args: list[str]) -> None:
     from adaptax.experiment.build import recorded_trainer
     from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
     from adaptax.experiment.group import group_seeds
+    from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.run_dir import read_config
 
     check_platform()
-    if (seeds := group_seeds(Path(options.run_dir))) is not None:
+    run_dir = run_path(options.run_dir)
+    if (seeds := group_seeds(run_dir)) is not None:
         _evaluate_members(options.run_dir, seeds, args)
         return
-    protocol = to_dict(recorded_trainer(Path(options.run_dir)).evaluation)
+    protocol = to_dict(recorded_trainer(run_dir).evaluation)
     names = ("num_tasks", "num_lanes", "num_episodes", "num_test_episodes")
     asked = {name: getattr(options, name) for name in names}
     protocol |= {name: value for name, value in asked.items() if value is not None}
@@ -329,7 +342,7 @@ def evaluate_command(args: list[str]) -> None:
     found = "may not compare with what it was"
     trainer = _load(options.run_dir, found, ("device",), evaluation=protocol)
     given = {name for name, value in vars(options).items() if value not in (None, False)}
-    then = read_config(Path(options.run_dir)).get("protocol", {})
+    then = read_config(run_dir).get("protocol", {})
     for name, now in trainer.protocol().items():
         if name in then.keys() - given and then[name] != now:
             text = f"protocol.{name} was {then[name]}, is {now}"
@@ -369,11 +382,13 @@ def plot_command(args: list[str]) -> None:
     from adaptax.experiment.group import with_members
     from adaptax.experiment.plot import check_picture, plot_adaptation, plot_learning
     from adaptax.experiment.plot_classes import has_classes, plot_classes
+    from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.provenance import differences_between
     from adaptax.experiment.run_dir import read_config
 
-    folder = Path(options.run_dirs[0]) if len(options.run_dirs) == 1 else Path()
-    run_dirs = with_members([Path(run_dir) for run_dir in options.run_dirs])
+    paths = [run_path(run_dir) for run_dir in options.run_dirs]
+    folder = paths[0] if len(paths) == 1 and not is_pretrained(paths[0]) else Path()
+    run_dirs = with_members(paths)
     learning, adaptation = folder / "learning.png", folder / "adaptation.png"
     if options.out is not None:
         learning = Path(options.out)
@@ -402,11 +417,12 @@ def compare_command(args: list[str]) -> None:
     from adaptax.experiment.curves import load_groups
     from adaptax.experiment.plot import check_picture
     from adaptax.experiment.plot_comparison import plot_comparison
+    from adaptax.experiment.pretrained import run_path
 
     out = None if options.out is None and options.json else Path(options.out or "comparison.png")
     if out is not None:
         check_picture(out)
-    groups = load_groups([Path(path) for path in options.groups])
+    groups = load_groups([run_path(path) for path in options.groups])
     record = compare(groups, options.metric, options.threshold)
     for line in record["warnings"]:
         warnings.warn(line, stacklevel=2)
@@ -425,10 +441,11 @@ def report_command(args: list[str]) -> None:
     if not options.groups:
         raise ConfigError("report takes one or more folders of groups or runs")
     from adaptax.experiment.curves import load_groups
+    from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.report import check_page, write_report
     from adaptax.experiment.sweep import WINNER, is_sweep
 
-    out, paths = Path(options.out), [Path(path) for path in options.groups]
+    out, paths = Path(options.out), [run_path(path) for path in options.groups]
     check_page(out)
     sweeps = [path for path in paths if is_sweep(path)]
     groups = load_groups([path / WINNER if path in sweeps else path for path in paths])
@@ -446,14 +463,40 @@ def video_command(args: list[str]) -> None:
 
     choose_gl_backend()  # before anything imports MuJoCo
     from adaptax.core.devices import check_platform
+    from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.video import VideoConfig, film
 
     check_platform()
-    run_dir = Path(options.run_dir)
-    out = run_dir / "video.gif" if options.out is None else Path(options.out)
+    run_dir = run_path(options.run_dir)
+    folder = Path() if is_pretrained(run_dir) else run_dir
+    out = folder / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
     film(run_dir, out, VideoConfig(**settings))
     print(f"wrote {out}")
+
+
+def export_command(args: list[str]) -> None:
+    """`adaptax export`."""
+    options = parse(ExportArgs, args, "adaptax export")
+    if options.video is not None:
+        from adaptax.experiment.gl_backend import choose_gl_backend
+
+        choose_gl_backend()  # before anything imports MuJoCo
+    from adaptax.core.devices import check_platform
+    from adaptax.experiment.share import export_run
+
+    check_platform()
+    export_run(options.run_dir, options.out, best=options.best, video=options.video)
+    print(f"wrote {options.out}; next: adaptax import {options.out} RUN_DIR")
+
+
+def import_command(args: list[str]) -> None:
+    """`adaptax import`."""
+    options = parse(ImportArgs, args, "adaptax import")
+    from adaptax.experiment.share import import_run
+
+    run_dir = import_run(options.source, options.run_dir)
+    print(f"wrote {run_dir}; next: adaptax evaluate {run_dir}")
 
 
 def doctor_command(args: list[str]) -> None:
@@ -482,23 +525,26 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "compare": compare_command,
     "report": report_command,
     "video": video_command,
+    "export": export_command,
+    "import": import_command,
     "doctor": doctor_command,
 }
 
 HELP = {"-h", "--help"}
 TRAINING = ("train", "sweep", "resume")
-COMPILING = ("train", "sweep", "resume", "evaluate", "video")
+COMPILING = ("train", "sweep", "resume", "evaluate", "video", "export")
 """Commands of which a second run need not compile again."""
 
 
 def _names() -> dict[str, list[dict[str, str]]]:
-    """Algorithms, suites, and installed packages' memories and callbacks, with summaries."""
+    """Algorithms, suites, installed packages' memories and callbacks, pretrained agents."""
     from importlib.metadata import entry_points
 
     from adaptax.algorithms.registry import all_algorithms
     from adaptax.core.plugins import summary_of
     from adaptax.envs.registry import all_suites
     from adaptax.experiment.callbacks import all_callbacks
+    from adaptax.experiment.pretrained import all_pretrained
 
     memories = {}
     if entry_points(group="adaptax.memories"):  # what is behind them takes a second to import
@@ -510,6 +556,7 @@ def _names() -> dict[str, list[dict[str, str]]]:
         "suites": {s.name: s.summary for s in all_suites()},
         "memories": {name: summary_of(memory) for name, memory in memories.items()},
         "callbacks": {name: summary_of(callback) for name, callback in all_callbacks().items()},
+        "pretrained": all_pretrained(),
     }
     return {
         kind: [{"name": name, "summary": summary} for name, summary in entries.items()]
@@ -523,12 +570,15 @@ def _recipes() -> list[dict[str, Any]]:
     return [recipe.to_dict() for recipe in all_recipes().values()]
 
 
-def _print_names() -> None:
+def _print_names(*kinds: str) -> None:
+    """The names of some kinds, or of all."""
     for kind, entries in _names().items():
-        if entries:
-            print(f"{kind}:")
+        if not entries or (kinds and kind not in kinds):
+            continue
+        print(f"{kind}:")
+        width = max([18, *(len(entry["name"]) for entry in entries)])
         for entry in entries:
-            print(f"  {entry['name']:<18} {entry['summary']}")
+            print(f"  {entry['name']:<{width}} {entry['summary']}")
 
 
 def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
@@ -559,11 +609,12 @@ def set_up_process(num_cores: int | None) -> None:
 def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:
     """The trainer of a run, with a warning where what the named fields say is not as recorded."""
     from adaptax.experiment.build import load_run
+    from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.provenance import MACHINE, differences, provenance
     from adaptax.experiment.run_dir import read_config
 
-    trainer = load_run(Path(run_dir), **changes)
-    recorded = read_config(Path(run_dir))
+    trainer = load_run(run_dir, **changes)
+    recorded = read_config(run_path(run_dir))
     found = differences(recorded, provenance(trainer.suite), names or MACHINE)
     if found:
         warnings.warn(f"{run_dir} {consequence}: {'; '.join(found)}", stacklevel=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -13,25 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict, to_dict
-from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.errors import AdaptaxError
 from adaptax.core.files import read_plain, replacing
-from adaptax.envs.registry import find_suite
 from adaptax.experiment.comparison import Metric, Record, compare, learning_curves
 from adaptax.experiment.comparison_table import score_cells
 from adaptax.experiment.curves import (
     Curve,
     RunGroup,
     adaptation_curve,
-    flat,
     over_seeds,
     tasks_of,
 )
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.plot import GREY
 from adaptax.experiment.plot_classes import has_classes, held_out_bars, joined_bars
-from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
+from adaptax.experiment.recipe import CLASS_DEFAULTS
 from adaptax.experiment.report_figures import (
     NamedCurve,
     check_plotly,
@@ -44,12 +39,15 @@ from adaptax.experiment.report_figures import (
 from adaptax.experiment.report_page import Figure, page, plot, table
 from adaptax.experiment.run_dir import writing
 from adaptax.experiment.sweep_report import sweep_section
-from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.experiment.train_command import (
+    differing_from,
+    recipe_of,
+    setting_words,
+    train_command,
+)
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
-APART = {("trainer", name) for name in ("run_dir", "seed", "recipe", "quiet", "overwrite")}
-"""Settings of a run that are told elsewhere, or change nothing in it."""
 VIDEO = "video.gif"
 """What `adaptax video` leaves in a run's directory."""
 
@@ -282,8 +280,8 @@ training from other seeds might differ, on these tasks. Curves have Student's in
     def _run(self, group: RunGroup) -> str:
         """What one group was: command, settings, versions, machine."""
         run = group.runs[0]
-        recipe, names = _recipe(run.config)
-        differing = list(_differing(run.config, recipe))
+        recipe, names = recipe_of(run.config)
+        command = train_command(run.config, [run.seed for run in group.runs])
         about = {
             "device": run.config.get("device"),
             "processor": run.config.get("processor"),
@@ -292,12 +290,12 @@ training from other seeds might differ, on these tasks. Curves have Student's in
             **(run.config.get("versions") or {}),
         }
         rows = [(name, str(value)) for name, value in about.items() if value is not None]
-        changed = [(name, _words(value)) for name, value in differing]
+        changed = [(name, setting_words(x)) for name, x in differing_from(recipe, run.config)]
         columns = ["setting", "value"]
         usual = "those of the recipe" if recipe is not CLASS_DEFAULTS else "the defaults"
         return (
             f"<h3>{escape(group.name)}</h3><p>{escape(names)}</p>"
-            f"<pre>{escape(_command(group, recipe, differing))}</pre>"
+            f"<pre>{escape(command)}</pre>"
             + (table(f"Settings that are not {usual}", columns, changed) if changed else "")
             + f"<details><summary>Versions and machine</summary>"
             f"{table('Versions and machine', ['what', 'is'], rows)}</details>"
@@ -332,82 +330,6 @@ def _curve_table(caption: str, x_title: str, curves: Sequence[NamedCurve]) -> st
             cells[i] = figure_text(mean, [low, high] if high > low else None)
     body = [(f"{x:,.6g}", *cells) for x, cells in sorted(rows.items())]
     return table(caption, [x_title, *(name for name, _, _ in curves)], body)
-
-
-def _recipe(config: dict[str, Any]) -> tuple[Recipe, str]:
-    """The recipe that a run took its settings from, and a sentence that names it."""
-    asked = config.get("trainer", {}).get("recipe")
-    if asked in (None, NONE):
-        return CLASS_DEFAULTS, "Trained without a recipe, from the defaults."
-    names = config["algorithm"]["name"], config["suite"]["name"]
-    try:
-        return find_recipe(asked, *names), f"Trained with the recipe {asked}."
-    except ConfigError:  # a file that is not here, or a recipe that is no more
-        return CLASS_DEFAULTS, f"Trained with the recipe {asked}, which is not known here."
-
-
-def _differing(config: dict[str, Any], recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """The settings of a run that are not the recipe's, nor the defaults of their classes."""
-    for table_name in TABLES:
-        settings = {
-            name: value
-            for name, value in config.get(table_name, {}).items()
-            if name not in ("name", "networks") and (table_name, name) not in APART
-        }
-        given = flat({table_name: settings})
-        usual = flat({table_name: _usual(table_name, config, recipe)})
-        yield from ((name, value) for name, value in given.items() if usual.get(name, ...) != value)
-
-
-def _usual(table_name: str, config: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """What one of a run's tables holds where only a recipe was given; nothing of unknown names."""
-    try:
-        if table_name == "trainer":
-            return to_dict(from_dict(TrainerConfig, {"run_dir": "", **recipe.trainer}))
-        name = config[table_name]["name"]
-        if table_name == "algorithm":
-            return to_dict(from_dict(find_algorithm(name).load()[1], recipe.algorithm))
-        return to_dict(from_dict(find_suite(name).load()[0], recipe.suite))
-    except (ConfigError, TypeError):  # one of somebody's own; a setting without a default
-        return {}
-
-
-def _command(group: RunGroup, recipe: Recipe, differing: Sequence[tuple[str, Any]]) -> str:
-    """The command that trains the same, a flag a line."""
-    config = group.runs[0].config
-    names = config["algorithm"]["name"], config["suite"]["name"]
-    lines = [["adaptax", "train", *names]]
-    by_default = find_recipe(None, *names)
-    if recipe is not by_default:  # which it would be trained with
-        lines.append(["--recipe", recipe.name or NONE])
-    seeds = [run.seed for run in group.runs]
-    lines.append(["--seeds", _seeds_text(seeds)] if len(seeds) > 1 else ["--seed", str(seeds[0])])
-    trainer = config.get("trainer", {})
-    for name in LIMITS:
-        if trainer.get(name) is not None:
-            lines.append([f"--{name.replace('_', '-')}", str(trainer[name])])
-    for name, value in differing:
-        if name.rpartition(".")[2] in LIMITS and name.startswith("trainer."):
-            continue
-        flag = f"--{name.removeprefix('trainer.').replace('_', '-')}"
-        if isinstance(value, bool):
-            room, _, last = flag.removeprefix("--").rpartition(".")
-            no = last if value else f"no-{last}"
-            lines.append([f"--{room}.{no}" if room else f"--{no}"])
-        else:
-            lines.append([flag, *_words(value).split()])
-    return " \\\n    ".join(map(shlex.join, lines))
-
-
-def _seeds_text(seeds: list[int]) -> str:
-    """Seeds as `--seeds` takes them."""
-    in_a_row = seeds == list(range(seeds[0], seeds[-1] + 1))
-    return f"{seeds[0]}:{seeds[-1] + 1}" if in_a_row else ",".join(map(str, seeds))
-
-
-def _words(value: Any) -> str:
-    """A setting as on the command line."""
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def check_page(out: Path) -> None:

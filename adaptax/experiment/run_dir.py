@@ -30,7 +30,7 @@ GROUP = "group.json"
 """What a group's folder holds beside its members' folders: which seeds they are."""
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
-PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif")
+PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif", "video.mp4")
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
 """The names of all that a run, or a command on it, leaves in its directory."""
@@ -81,14 +81,15 @@ def refuse_links(run_dir: Path) -> None:
     """Raise an AdaptaxError where one of our names in a directory leads somewhere else."""
     for name in sorted(OWN):
         path = run_dir / name
-        _refuse_link(path)
+        refuse_link(path)
         if name in OWN_WITHIN:
             for folder, folders, files in os.walk(path):
                 for within in (*folders, *files):
-                    _refuse_link(Path(folder, within))
+                    refuse_link(Path(folder, within))
 
 
-def _refuse_link(path: Path) -> None:
+def refuse_link(path: Path) -> None:
+    """Raise an AdaptaxError where a path is a link or a special file."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # most often: there is none

@@ -22,7 +22,7 @@ from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite, Snapshot
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
-from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.core.snapshot import Snapshots, flatten
 from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback, Callbacks
@@ -30,6 +30,7 @@ from adaptax.experiment.console import say
 from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
+from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import check_networks, own_networks, provenance
 from adaptax.experiment.run_dir import (
@@ -45,6 +46,7 @@ from adaptax.experiment.run_dir import (
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.experiment.transfer import learned_elsewhere
+from adaptax.experiment.weights import check_whole, saved_state
 from adaptax.learning.minibatches import over_the_run
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
@@ -182,7 +184,7 @@ class Trainer:
         state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
         if self.config.init_from is None:
             return state
-        return learned_elsewhere(Path(self.config.init_from), self.algorithm, state)
+        return learned_elsewhere(run_path(self.config.init_from), self.algorithm, state)
 
     def check_start(self) -> None:
         """Raise an AdaptaxError where what training is to begin with does not fit."""
@@ -209,10 +211,12 @@ class Trainer:
         self._take_description(recorded_config(self.run_dir))
         self._check_networks()
         for iteration, tree in self._snapshots.best() if best else self._snapshots.newest():
-            template = self.algorithm.initial_state(named_key(self.config.seed, "init"))
             with self._snapshots.reading(iteration):
+                if episodes:
+                    check_whole(tree, self.run_dir)
                 _check_counters(iteration, tree)
-                self.state = unflatten(template, tree.get("state", {}))
+                key = named_key(self.config.seed, "init")
+                self.state = saved_state(self.algorithm, tree, key)
                 self.sampler.restore(tree["sampler"], episodes=episodes)
                 self.iteration, self._seconds = iteration, float(tree["seconds"])
             if episodes:

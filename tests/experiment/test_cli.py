@@ -495,7 +495,14 @@ def test_list_names_algorithms_and_suites(capsys):
 def test_list_as_json(capsys):
     cli.main(["list", "--json"])
     listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == ["algorithms", "suites", "memories", "callbacks", "recipes"]
+    assert list(listed) == [
+        "algorithms",
+        "suites",
+        "memories",
+        "callbacks",
+        "pretrained",
+        "recipes",
+    ]
     for entry in [*listed["algorithms"], *listed["suites"]]:
         assert entry.keys() == {"name", "summary"}
     assert "nop" in [entry["name"] for entry in listed["algorithms"]]

@@ -20,6 +20,8 @@ from toys import (
 )
 
 from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.snapshot import flatten
+from adaptax.experiment.weights import WEIGHTS_ONLY, saved_state, weights_of
 from adaptax.sampling.sampler import Sampler
 
 NUM_TASKS = EVALUATION.num_tasks
@@ -102,3 +104,22 @@ def test_a_recurrent_actor_begins_from_its_memory_after_100_steps():
     carry = actor.begin(NUM_TASKS, 1, KEY)
     assert fingerprint(carry) == fingerprint(history[-1].final_carry)
     assert float(jnp.abs(carry["actor"]["memory"]).sum()) > 0
+
+
+def test_weights_alone_act_and_adapt_as_the_whole_state(agent):
+    """What `adaptax export` leaves out is not needed, whatever it is in another state."""
+    algorithm, state, sampler = agent
+    weights = weights_of(algorithm, flatten(state))
+    other = saved_state(algorithm, {"state": weights, WEIGHTS_ONLY: True}, jax.random.key(9))
+    both = []
+    for each in (state, other):
+        sampler.restart()
+        both.append([behaviour(algorithm.actor(each)), *adapted_behaviour(algorithm, each, agent)])
+    for whole, alone in zip(*both, strict=True):
+        np.testing.assert_array_equal(whole, alone)
+
+
+def adapted_behaviour(algorithm, state, agent):
+    for deterministic in (False, True):
+        actor, _ = adapted_to((algorithm, state, agent[2]), 0, deterministic)
+        yield behaviour(actor)

@@ -83,6 +83,7 @@ class SVPG(Algorithm[State, Rollout]):
     may_be_infinite = (".returns",)
     finite_metrics = ("direction_norm",)
     learned = (".particles.params", ".particles.moments")
+    acting = (".returns",)
 
     def __init__(
         self, config: SVPGConfig, spec: EnvSpec, networks: nn.Module | None = None

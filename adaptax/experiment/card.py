@@ -1,0 +1,163 @@
+"""The card of an exported agent, in the form of model cards of the Hugging Face Hub.
+
+YAML between two rules, with the figures as `model-index`, then what a person reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.errors import ConfigError
+from adaptax.envs.registry import find_suite
+from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.evaluation_table import figure_text
+from adaptax.experiment.logger import Row
+from adaptax.experiment.train_command import train_command
+
+
+def card(
+    config: dict[str, Any],
+    evaluations: Sequence[Row],
+    progress: Sequence[Row],
+    name: str,
+    files: Collection[str],
+) -> str:
+    """The text of README.md for the agent `name`, whose last evaluation is of its weights.
+
+    `config` is what `config.json` holds, `files` the names of what is beside the card.
+    """
+    row = evaluations[-1]
+    untrained = evaluations[0] if evaluations[0]["iteration"] == 0 != row["iteration"] else None
+    parts = [
+        _front_matter(config, row, name),
+        _about(config, files),
+        _use(name),
+        _figures(row, untrained),
+        _training(config, row, progress),
+    ]
+    return "\n".join(parts)
+
+
+def _front_matter(config: dict[str, Any], row: Row, name: str) -> str:
+    """The YAML; its texts are written as JSON, which YAML reads."""
+    algorithm, suite = config["algorithm"]["name"], config["suite"]["name"]
+    episodes = row["episodes"]
+    which = {f"episode {e['index']}": e for e in (episodes[0], episodes[-1])}
+    lines = [
+        "---",
+        "library_name: adaptax",
+        "pipeline_tag: reinforcement-learning",
+        "tags:",
+        *(f"- {json.dumps(tag)}" for tag in ("reinforcement-learning", "meta-learning")),
+        *(f"- {json.dumps(tag)}" for tag in (algorithm, suite)),
+        "model-index:",
+        f"- name: {json.dumps(name)}",
+        "  results:",
+        "  - task:",
+        "      type: reinforcement-learning",
+        "      name: reinforcement learning",
+        "    dataset:",
+        f"      type: {json.dumps(suite)}",
+        f"      name: {json.dumps(suite)}",
+        "    metrics:",
+    ]
+    for words, episode in which.items():
+        for kind, metric in (("return", "mean_reward"), ("success", "success_rate")):
+            if episode[f"{kind}_mean"] is not None:
+                lines += [
+                    f"    - type: {metric}",
+                    f"      value: {episode[f'{kind}_mean']:.4f}",
+                    f"      name: mean {kind} in {words}",
+                    "      verified: false",
+                ]
+    return "\n".join([*lines, "---", ""])
+
+
+def _about(config: dict[str, Any], files: Collection[str]) -> str:
+    algorithm, suite = config["algorithm"]["name"], config["suite"]["name"]
+    video = next((name for name in files if name.startswith("video.")), None)
+    shown = {
+        None: "",
+        "video.gif": "\n![An episode before and one after adaptation](video.gif)\n",
+    }.get(video, "\n[An episode before and one after adaptation](video.mp4)\n")
+    return f"""# {algorithm} on {suite}
+
+An agent of the algorithm `{algorithm}`{_summary(find_algorithm, algorithm)}, trained with adaptax
+on `{suite}`{_summary(find_suite, suite)}.
+{shown}"""
+
+
+def _use(name: str) -> str:
+    return f"""## Use
+
+```sh
+adaptax import {name} runs/{name}
+adaptax evaluate runs/{name}
+```
+
+```python
+import adaptax
+
+agent = adaptax.load("runs/{name}")
+```
+
+It has weights for acting and adapting, without optimizer: `adaptax train ... --init-from` begins
+with them, `adaptax resume` does not.
+"""
+
+
+def _figures(row: Row, untrained: Row | None) -> str:
+    """The evaluation as a table."""
+    success = row["episodes"][0]["success_mean"] is not None
+    columns = ["episode", "return", *(["untrained"] if untrained else [])]
+    columns += ["success"] if success else []
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for i, episode in enumerate(row["episodes"]):
+        cells = [str(episode["index"]), _cell(episode, "return")]
+        cells += [_cell(untrained["episodes"][i], "return")] if untrained else []
+        cells += [_cell(episode, "success")] if success else []
+        lines.append(f"| {' | '.join(cells)} |")
+    on = f"{row['num_tasks']} {tasks_in_words(row)}"
+    table = "\n".join(lines)
+    return f"""## Figures
+
+Mean return of each episode in a row on {on}, evaluated at iteration
+{row["iteration"]}, with 95 % intervals over {row["interval_over"]}:
+
+{table}
+"""
+
+
+def _training(config: dict[str, Any], row: Row, progress: Sequence[Row]) -> str:
+    seed, versions = config["trainer"].get("seed", 0), config.get("versions", {})
+    minutes = progress[-1]["seconds"] / 60 if progress else 0.0
+    exact = ", ".join(f"{package} {number}" for package, number in versions.items())
+    return f"""## Training
+
+Weights after {row["iteration"]} iterations and {row["num_steps"]:,} environment steps,
+{minutes:.0f} minutes, on {config.get("processor")}, device {config.get("device")}, of what this
+command trains:
+
+```sh
+{train_command(config, [seed])}
+```
+
+Versions: {exact}.
+
+`config.json` has every setting; `progress.jsonl` and `evaluations.jsonl` the curves, thinned.
+"""
+
+
+def _summary(find: Any, name: str) -> str:
+    """In brackets what the registry says of a name; nothing where it does not know it."""
+    try:
+        return f" ({find(name).summary})"
+    except ConfigError:
+        return ""
+
+
+def _cell(episode: dict[str, Any], name: str) -> str:
+    return figure_text(episode[f"{name}_mean"], episode[f"{name}_ci"])
