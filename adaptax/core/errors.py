@@ -47,12 +47,16 @@ def unknown_name(
 
 def one_line(error: BaseException) -> str:
     """The kind and the message of an exception, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # somebody's own kind
+        message = "it cannot say what is wrong"
+    return f"{type(error).__name__}: {message}"
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the host or a device has no more memory."""
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in one_line(error)
 
 
 def check(condition: bool, message: str) -> None:

@@ -385,3 +385,25 @@ class Talking(Counting):
 def test_what_a_step_tells_beside_must_be_a_dict():
     with pytest.raises(EnvironmentFault, match=r"tells beside is \[\], not a dict"):
         gym_suite("talking", Talking, horizon=9)
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("not even that")
+
+
+def test_an_exception_that_cannot_be_told_is_a_fault_too():
+    def make_env():
+        raise Unspeakable
+
+    with pytest.raises(EnvironmentFault, match=r": Unspeakable: it cannot say what is wrong$"):
+        gym_suite("s", make_env, horizon=3)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no licence"), SystemExit("no licence")])
+def test_an_environment_that_cannot_be_made_is_a_fault(error):
+    def make_env():
+        raise error
+
+    with pytest.raises(EnvironmentFault, match=r"^an environment cannot be made: .*no licence$"):
+        gym_suite("s", make_env, horizon=3)

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from adaptax.core.errors import check, one_line
+from adaptax.core.errors import AdaptaxError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
@@ -32,6 +32,16 @@ from adaptax.envs.task import Task
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
 
+def made(make_env: MakeEnv) -> gymnasium.Env[Any, Any]:
+    """An environment; an EnvironmentFault where making it fails in its own code."""
+    try:
+        return make_env()
+    except (AdaptaxError, gymnasium.error.Error, ImportError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFault(f"an environment cannot be made: {one_line(error)}") from error
+
+
 class GymPool:
     """P Gymnasium environments in this process; a task's parameters are the options of reset.
 
@@ -42,7 +52,7 @@ class GymPool:
     def __init__(self, make_env: MakeEnv, spec: EnvSpec, num_slots: int) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
         self.spec, self.num_slots = spec, num_slots
-        self._envs = [make_env() for _ in range(num_slots)]
+        self._envs = [made(make_env) for _ in range(num_slots)]
         self._encode = observation_encoder(self._envs[0].observation_space)[1]
         self._decode = action_decoder(self._envs[0].action_space)[1]
         self._log = EpisodeLog(self.spec, num_slots)

@@ -17,7 +17,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import placed
-from adaptax.envs.pools.gym import GymPool, MakeEnv
+from adaptax.envs.pools.gym import GymPool, MakeEnv, made
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
     observation_encoder,
@@ -113,7 +113,7 @@ def gym_spec(
 
     One is made and takes one step, on the task `params`, to see whether it reports success.
     """
-    env = make_env()
+    env = made(make_env)
     try:
         size, _ = observation_encoder(env.observation_space)
         picture = picture_in(env.observation_space)
