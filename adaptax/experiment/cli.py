@@ -44,7 +44,7 @@ from adaptax.experiment.arguments import (
     parse,
 )
 from adaptax.experiment.console import say, settle
-from adaptax.experiment.stop_signals import INTERRUPTED, kill_workers
+from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers
 
 if TYPE_CHECKING:
     from adaptax.experiment.recipe import Recipe
@@ -78,6 +78,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; an error that a person can act on is one line on stderr and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
     command = args[0] if args else "--help"
+    try:
+        _obey(command, args)
+    except SystemExit as stop:
+        if argv is None and stop.code == INTERRUPTED:
+            end_process()
+        raise
+
+
+def _obey(command: str, args: list[str]) -> None:
+    """Run a command."""
     with in_one_line(trains=command in TRAINING and not HELP.intersection(args)):
         if command in HELP:
             print(USAGE)

@@ -126,7 +126,7 @@ class Group:
 
     def close(self) -> None:
         """Free all environments."""
-        self._threads.shutdown()
+        self._threads.shutdown(wait=False)  # idle, or at what a second Ctrl-C breaks off
         for member in self.members:
             member.close()
 

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
-from adaptax.experiment.console import say
+from adaptax.experiment.console import say, settle
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 1.0
@@ -54,6 +55,18 @@ def finish_iteration_on_signal(
         for number, handler in old.items():
             signal.signal(number, handler)
         watch.end()
+
+
+def end_process() -> NoReturn:
+    """End this process and its workers without Python's tidying.
+
+    Programs may still compute in other threads, where that would take from them what they use, such
+    as MuJoCo's models, or wait for them.
+    """
+    kill_workers()
+    for stream in (sys.stdout, sys.stderr):
+        settle(stream)
+    os._exit(INTERRUPTED)
 
 
 def kill_workers() -> None:

@@ -115,7 +115,7 @@ def test_a_step_inside_the_program_is_that_of_the_host(name):
 @needs_native
 def test_a_simulation_that_diverges_is_a_fault_that_names_its_lane(tmp_path, monkeypatch):
     """MuJoCo resets such a lane to its initial state and goes on with finite numbers."""
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes MUJOCO_LOG.TXT into the working directory
+    monkeypatch.chdir(tmp_path)
     suite = suite_of(slider())
     sampler, actor = Sampler(suite, suite.train, 0, "train"), UniformActor(suite.spec.action)
     tasks = sampler.sample_tasks(1)
@@ -128,6 +128,7 @@ def test_a_simulation_that_diverges_is_a_fault_that_names_its_lane(tmp_path, mon
         EnvironmentFault, match=r"slot 2, step 4, .*: the observation is not finite"
     ):
         sampler.steps(actor, tasks, 3, 4)
+    assert not any(tmp_path.iterdir())  # where MuJoCo would have left MUJOCO_LOG.TXT
 
 
 @needs_native

@@ -161,7 +161,7 @@ def _edit(
     try:
         known[kind](rng, run, world.outside)
     except (OSError, ValueError, KeyError, IndexError, UnicodeError) as error:
-        return f"{number}: {template}, {kind}: not possible: {error}", Outcome("fine"), 0, 0
+        return f"{number}: {template}, {kind}: not possible: {error}", Outcome("skipped"), 0, 0
     name = rng.choice(["resume", *COMMANDS])
     where = [str(run)] if rng.random() < 0.7 else ["run"]
     foreign = kind == "no run at all"
@@ -322,6 +322,8 @@ def main() -> None:
     for part in options.only:
         began = time.monotonic()
         result = {"seed": options.seed, "first": options.first, **attack(part, options)}
+        if part == "kills":
+            result["kills"] = KILLS_A_RUN * result["cases"]
         result |= {"command": " ".join(sys.argv), "wall_seconds": round(time.monotonic() - began)}
         found["parts"][part] = {**result, **about()}
         print(part, {k: v for k, v in result.items() if k != "bad"}, flush=True)

@@ -39,7 +39,7 @@ class Outcome:
     """What became of a command."""
 
     verdict: str
-    """fine, refused, interrupted, long; or traceback, crash, hang."""
+    """fine, refused, interrupted, long, skipped; or traceback, crash, hang."""
     detail: str = ""
     seconds: float = 0.0
 

@@ -67,6 +67,10 @@ void KeepMessage(const char* text) {
   std::longjmp(on_error, 1);
 }
 
+// In place of MuJoCo's own, which writes MUJOCO_LOG.TXT into whatever folder the process is in. What
+// it warns of, a simulation that diverges, is told by NaN.
+void DropWarning(const char*) {}
+
 template <class T>
 T* Pointer(const uint32_t* words) {
   uint64_t address;
@@ -172,7 +176,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(AdaptaxMjStep, Step,
                                   .Attr<int64_t>("num_substeps"));
 
 extern "C" {
-void* adaptax_simulations_new(const mjModel* model) { return new Simulations(model); }
+void* adaptax_simulations_new(const mjModel* model) {
+  if (!mju_user_warning) mju_user_warning = DropWarning;
+  return new Simulations(model);
+}
 void adaptax_simulations_delete(void* simulations) {
   delete static_cast<Simulations*>(simulations);
 }
