@@ -101,3 +101,13 @@ def test_random_bits_are_threefrys_by_its_published_answers(keys, counts, bits):
 def test_no_loop_computes_random_bits():
     drawn = jax.jit(lambda key: jax.random.normal(key, (3,)))
     assert "while" not in drawn.lower(jax.random.key(0)).compile().as_text()
+
+
+def test_keys_and_counters_of_other_shapes_are_broadcast():
+    keys = jax.random.split(jax.random.key(0), 3)
+    together = jax.jit(jax.vmap(lambda key: jax.random.bits(key, (2, 5))))(keys)
+    for key, own in zip(keys, together, strict=True):
+        k1, k2 = np.asarray(jax.random.key_data(key))
+        count = np.arange(10, dtype=np.uint32).reshape(2, 5)
+        words = threefry2x32(k1, k2, np.zeros_like(count), count)
+        np.testing.assert_array_equal(own, words[0] ^ words[1])
