@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from adaptax.envs.suite import Suite
 
 GYM_PREFIX = "gym:"
+GYMNAX_PREFIX = "gymnax:"
+XLAND_PREFIX = "xland:"
 ML1_PREFIX = "ml1-"
 
 
@@ -207,10 +209,28 @@ SUITES = {
             "gym:GymConfig:gym_id_suite",
             "ID",
         ),
+        SuiteEntry(
+            f"{GYMNAX_PREFIX}ID",
+            "any environment of gymnax, compiled, for example gymnax:Breakout-MinAtar",
+            "adapters.gymnax_ids:GymnaxConfig:gymnax_suite",
+            "ID",
+        ),
+        SuiteEntry(
+            f"{XLAND_PREFIX}LAYOUT",
+            "XLand-MiniGrid: unknown rules and goals in rooms, for example xland:R1-9x9",
+            "adapters.xland:XLandConfig:xland",
+            "LAYOUT",
+        ),
     )
 }
-_MANY = {GYM_PREFIX: "Gymnasium's {}", ML1_PREFIX: "Meta-World ML1 of {}"}
+_MANY = {
+    GYM_PREFIX: "Gymnasium's {}",
+    GYMNAX_PREFIX: "gymnax's {}, compiled",
+    XLAND_PREFIX: "XLand-MiniGrid on the layout {}",
+    ML1_PREFIX: "Meta-World ML1 of {}",
+}
 """Beginnings of names that stand for many suites, and what each of these is."""
+PREFIXES = tuple(_MANY)
 
 
 def find_suite(name: str) -> SuiteEntry | PluginSuite:
@@ -253,4 +273,4 @@ def _gymnasium_suites(env_id: str) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    return name in SUITES or name.startswith((GYM_PREFIX, ML1_PREFIX))
+    return name in SUITES or name.startswith(PREFIXES)

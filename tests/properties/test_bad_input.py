@@ -25,7 +25,7 @@ from toys import EVALUATION, point_suite
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, NotFinite
-from adaptax.envs.registry import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
+from adaptax.envs.registry import PREFIXES, SUITES, find_suite
 from adaptax.envs.task import TaskList
 from adaptax.experiment import cli
 from adaptax.experiment.logger import read_rows
@@ -35,7 +35,7 @@ INTEGERS = [-(2**70), -1, 0, 1, 2, 3, 5, 64, 2**31]
 NUMBERS = [math.nan, math.inf, -math.inf, -1.0, -1e-9, 0.0, 1e-9, 0.5, 1.0, 1.5, 1e30]
 WORDS = ["", "x", "none", "None", "True", "1e3", "--", "../x", "\x00", "ü"]
 SMALL_INTEGERS, SMALL_NUMBERS = [1, 2, 3, 4, 8, 16], [0.0, 1e-3, 0.05, 0.3, 0.9, 1.0]
-SUITE_NAMES = [n for n in SUITES if not n.startswith((GYM_PREFIX, ML1_PREFIX, "ml", "mt"))]
+SUITE_NAMES = [n for n in SUITES if not n.startswith((*PREFIXES, "ml", "mt"))]
 SUITE_NAMES += ["gym:CartPole-v1"]
 
 

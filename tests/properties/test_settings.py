@@ -13,11 +13,10 @@ from toys import flags, point_suite, small_agent, suite_flags
 
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
-from adaptax.envs.registry import GYM_PREFIX, ML1_PREFIX, SUITES, find_suite
+from adaptax.envs.registry import PREFIXES, SUITES, find_suite
 from adaptax.experiment import cli
 from adaptax.experiment.trainer import TrainerConfig
 
-PREFIXES = (GYM_PREFIX, ML1_PREFIX)
 SUITE_NAMES = [name for name in SUITES if not name.startswith(PREFIXES)]
 SUITE_NAMES += ["gym:CartPole-v1", "ml1-reach-v3"]
 OF_MANY_CLASSES = {"ml10", "ml25", "ml45", "mt10", "mt25", "mt50"}

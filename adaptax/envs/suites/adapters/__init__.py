@@ -1,0 +1,1 @@
+"""Environments of other packages in JAX, as compiled suites."""
