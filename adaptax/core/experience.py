@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from adaptax.core.step import Array, Step
 
-__all__ = ["Array", "PyTree", "Rollout", "Step", "Transitions", "select", "zero_padding"]
+__all__ = ["Array", "Cache", "PyTree", "Rollout", "Step", "Transitions", "select", "zero_padding"]
 
 PyTree = Any
 """Nested dicts, tuples and dataclasses of arrays."""
@@ -53,6 +53,19 @@ class Rollout:
     def steps(self) -> Rollout:
         """The rollout without what belongs to whole lanes, so that every leaf is [M, N, T, ...]."""
         return replace(self, initial_carry=None, final_carry=None, initial_return=None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cache:
+    """Large arrays of a carry of which other leaves beside it say what counts.
+
+    In a lane that does not step, those others stay as they were and the cache need not: what a step
+    writes to it counts for nothing without them. So no step has to copy it.
+    """
+
+    arrays: PyTree
+    """Leaves [M, N, ...]."""
 
 
 @jax.tree_util.register_dataclass

@@ -152,6 +152,11 @@ SUITES = {
             "catch:CatchConfig:catch",
         ),
         SuiteEntry(
+            "recall",
+            "a cue at the first step, asked for at the last",
+            "recall:RecallConfig:recall",
+        ),
+        SuiteEntry(
             "cartpole",
             "Gymnasium's CartPole-v1, compiled",
             "classic_control:CartPoleConfig:cart_pole",

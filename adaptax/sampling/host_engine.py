@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.core.experience import PyTree, Rollout, Step, select
+from adaptax.core.experience import Cache, PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds, lane_keys, lane_numbers
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
@@ -143,7 +143,7 @@ def interact(
     # The policy runs where the environments do; on a machine with a GPU that is not the default.
     cpu = jax.local_devices(backend="cpu")[0]
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
-    carry, step = (carry, carry), _no_step(pool.spec, len(slots))
+    carry, step = (_without_caches(carry), carry), _no_step(pool.spec, len(slots))
     extras: dict[str, np.ndarray] = {}
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
         inputs = carry, lanes.every_step(step), lanes.every(obs), key, np.uint32(t)
@@ -173,7 +173,7 @@ def interact(
 
 Carry = tuple[PyTree, PyTree]
 """The actor's before it chose its last action, and after: in a lane that did not step, the former
-still stands."""
+still stands, but for caches, which only the latter has."""
 
 
 @partial(jax.jit, static_argnums=1)
@@ -188,7 +188,20 @@ def observe(
     """The actor's carry after step t - 1, [M, N, ...]; `lanes` [M, N] are their numbers."""
     before, acted = carry
     after = actor.observe(acted, step, keys_of(actor, key, 2 * t, lanes))
-    return select(step.valid, after, before)
+
+    def standing(after: PyTree, before: PyTree) -> PyTree:
+        return after if _is_cache(after) else select(step.valid, after, before)
+
+    return jax.tree.map(standing, after, before, is_leaf=_is_cache)
+
+
+def _without_caches(carry: PyTree) -> PyTree:
+    """The carry with nothing in the place of its caches."""
+    return jax.tree.map(lambda x: Cache(()) if _is_cache(x) else x, carry, is_leaf=_is_cache)
+
+
+def _is_cache(x: Any) -> bool:
+    return isinstance(x, Cache)
 
 
 def act(
@@ -218,7 +231,7 @@ def _advance(
     lanes = lane_numbers(*obs.shape[:2])
     before = observe(actor, carry, step, key, t, lanes)
     action, acted, extras = act(actor, before, obs, key, t, lanes)
-    return action, (before, acted), extras
+    return action, (_without_caches(before), acted), extras
 
 
 def _no_step(spec: EnvSpec, num_slots: int) -> Step:

@@ -13,10 +13,11 @@ from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.trust_region import TrustRegion
 from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import ActorCritic, init_params, part_of
-from adaptax.networks.memory import MemoryConfig
+from adaptax.networks.memory import MEMORIES, MemoryConfig
 
 NUM, SIZE, MEMORY = 6, 2, 8
 KEY = jax.random.key(0)
+OTHER_MEMORIES = tuple(kind for kind in MEMORIES if kind not in ("none", "gru"))
 spaces = pytest.mark.parametrize("space", [Continuous(3), Discrete(3)], ids=["gauss", "choice"])
 
 
@@ -88,7 +89,7 @@ def test_ppo2_loss_golden(clip_value, value_term):
 
 def real(space, kind="none", dtype=np.float32, hidden=(4,)):
     """A network, parameters, and six steps (or two sequences of three) that it acted in."""
-    network = ActorCritic(space, hidden, MemoryConfig(kind, MEMORY).make(), 0.7)
+    network = ActorCritic(space, hidden, MemoryConfig(kind, MEMORY).make(5), 0.7)
     shapes = jax.eval_shape(lambda: init_params(network, KEY, SIZE))
     rng = np.random.default_rng(0)
 
@@ -100,7 +101,8 @@ def real(space, kind="none", dtype=np.float32, hidden=(4,)):
     advantage, value, target = (numbers(*lead) for _ in range(3))
     memory, reset = (), None
     if kind != "none":
-        memory = jax.tree.map(lambda x: numbers(*x.shape), network.initial((2,)))
+        start = network.initial((2,))
+        memory = jax.tree.map(lambda x: jnp.asarray(abs(numbers(*x.shape)), x.dtype), start)
         reset = jnp.array([[0, 0, 1], [0, 1, 0]], bool)
     valid = jnp.ones(lead, bool).at[-1].set(kind != "none")
     obs, blank = numbers(*lead, SIZE), jnp.zeros(lead, dtype)
@@ -128,8 +130,7 @@ def finite_differences(f, params, eps: float = 1e-5):
         (Continuous(3), "none"),
         (Discrete(3), "none"),
         (Continuous(3), "gru"),
-        pytest.param(Continuous(3), "lstm", marks=pytest.mark.slow),
-        pytest.param(Continuous(3), "fast-weights", marks=pytest.mark.slow),
+        *(pytest.param(Continuous(3), kind, marks=pytest.mark.slow) for kind in OTHER_MEMORIES),
     ],
 )
 def test_a2c_gradient_equals_finite_differences(space, kind):
@@ -201,7 +202,7 @@ def test_steps_that_are_not_valid_reach_no_gradient(space):
 @spaces
 @pytest.mark.parametrize(
     "kind",
-    ["none", "gru", *(pytest.param(k, marks=pytest.mark.slow) for k in ("lstm", "fast-weights"))],
+    ["none", "gru", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHER_MEMORIES)],
 )
 def test_a_trpo_step_lowers_the_loss_within_the_bound_and_leaves_the_value(space, kind):
     network, params, part = real(space, kind)

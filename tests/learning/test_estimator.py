@@ -26,7 +26,7 @@ B, T, SIZE, H = 3, 12, 2, 8
 GOLDEN = {"terminated": [4.19392, 4.286, 3.0], "truncated": [4.567168, 4.8044, 3.72]}
 
 
-KINDS = ("gru", "lstm", "fast-weights")
+KINDS = ("gru", "lstm", "fast-weights", "min-gru", "lru", "transformer")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def random_sequences(kind: str = "none") -> Sequences:
         reward=reward,
         terminated=terminated,
         truncated=truncated,
-        memory=jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), empty),
+        memory=jax.tree.map(lambda x: np.abs(rng.normal(size=x.shape)).astype(x.dtype), empty),
     )
 
 

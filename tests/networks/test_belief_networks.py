@@ -15,7 +15,7 @@ RESET = jnp.zeros((LANES, T), bool).at[1, 3].set(True)
 
 def made(kind: str = "gru", **settings):
     """A network of two numbers of observation and three choices, and its parameters."""
-    encoder = RecurrentEncoder(MemoryConfig(kind, 8).make(), 2, (3, 1, 2), (4, 4, 4))
+    encoder = RecurrentEncoder(MemoryConfig(kind, 8).make(T), 2, (3, 1, 2), (4, 4, 4))
     network = BeliefActorCritic(encoder, ActorCritic(Discrete(3), (8,)), 2, **settings)
     return network, network.init(KEY, network.initial((LANES,)), X[:, 0])
 
@@ -27,7 +27,7 @@ def beliefs(x=X, reset=None):
     return NETWORK.apply(PARAMS, NETWORK.initial((LANES,)), x[..., 2:], reset, method="beliefs")[1]
 
 
-@pytest.mark.parametrize("kind", ["gru", "fast-weights"])
+@pytest.mark.parametrize("kind", ["gru", "fast-weights", "min-gru", "lru", "transformer"])
 def test_a_sequence_gives_what_its_steps_would(kind):
     network, params = made(kind)
     start = network.initial((LANES,))

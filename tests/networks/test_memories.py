@@ -15,7 +15,7 @@ from adaptax.networks.memory import LSTM, MEMORIES, FastWeights, MemoryConfig
 from adaptax.networks.memory import fast_weights as module
 from adaptax.networks.memory.fast_weights import fast_weights
 
-SIZE, LANES, STEPS, INPUTS = 8, (2, 3), 6, 5
+SIZE, LANES, STEPS, INPUTS, CONTEXT = 8, (2, 3), 6, 5, 4
 RESET = np.zeros((*LANES, STEPS), bool)
 RESET[0, 0, [2, 3]] = RESET[1, 1, 4] = RESET[1, 2, 0] = RESET[0, 2, 5] = True
 every_memory = pytest.mark.parametrize("kind", MEMORIES)
@@ -35,7 +35,7 @@ def case(kind: str, shared: bool | None):
 
     The memory itself where `shared` is None, else policy and value behind one or two of them.
     """
-    network = MemoryConfig(kind, SIZE).make()
+    network = MemoryConfig(kind, SIZE, context=CONTEXT).make()
     x, key = jax.random.normal(jax.random.key(0), (*LANES, STEPS, INPUTS)), jax.random.key(1)
     if shared is None:
         shapes = jax.eval_shape(network.init, key, network.initial((1,)), x[0, :1, 0])
@@ -43,11 +43,19 @@ def case(kind: str, shared: bool | None):
         network = ActorCritic(Continuous(2), (7,), network, shared=shared)
         shapes = jax.eval_shape(lambda: init_params(network, key, INPUTS))
     rng = np.random.default_rng(0)
-    params, memory = (
-        jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), tree)
-        for tree in (shapes, network.initial(LANES))
-    )
+    params, memory = (drawn(rng, tree) for tree in (shapes, network.initial(LANES)))
     return network, params, memory, x
+
+
+def drawn(rng, tree):
+    """Random numbers in the place of leaves; for counts of steps 0 to 9."""
+
+    def one(x):
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            return rng.integers(10, size=x.shape).astype(x.dtype)
+        return 0.5 * rng.normal(size=x.shape).astype(np.float32)
+
+    return jax.tree.map(one, tree)
 
 
 @cache
@@ -56,8 +64,23 @@ def compiled(network):
     return jax.jit(network.apply), jax.jit(lambda *given: network.apply(*given, method="sequence"))
 
 
+def counting(memory):
+    """A memory with zeros in the slots of caches that nothing was written to since the start."""
+
+    def one(x):
+        if not isinstance(x, dict) or "cache" not in x:
+            return x
+        written = jnp.arange(CONTEXT) < x["count"][..., None]
+        cache = jax.tree.map(
+            lambda y: jnp.where(written[..., None, :, None], y, 0.0), x["cache"].arrays
+        )
+        return x | {"cache": cache}
+
+    return jax.tree.map(one, memory, is_leaf=lambda x: isinstance(x, dict) and "cache" in x)
+
+
 def assert_close(one, other):
-    for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+    for a, b in zip(*map(jax.tree.leaves, map(counting, (one, other))), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5)
 
 
@@ -113,9 +136,11 @@ def test_gradients_are_finite_and_stop_at_a_reset(kind, shared):
         return sum(jnp.sum(y[:, :, 2:]) for y in jax.tree.leaves(outputs))
 
     reset = jnp.zeros((*LANES, STEPS), bool).at[..., 2].set(True)
-    grads = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(params, memory, x)
-    assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
-    of_params, of_memory, of_x = grads
+    grads = jax.jit(jax.grad(total, argnums=(0, 1, 2), allow_int=True))(params, memory, x)
+    of_params, of_memory, of_x = jax.tree.map(
+        lambda g: np.zeros(()) if g.dtype == jax.dtypes.float0 else g, grads
+    )
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves((of_params, of_memory, of_x)))
     assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(of_params))
     assert all(np.abs(g).max() == 0 for g in jax.tree.leaves(of_memory))
     assert np.abs(of_x[..., :2, :]).max() == 0

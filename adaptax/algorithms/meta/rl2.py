@@ -131,6 +131,11 @@ def trial_length(config: RL2Config, spec: EnvSpec) -> int:
     return config.num_episodes or spec.trial_episodes
 
 
+def trial_steps(config: RL2Config, spec: EnvSpec) -> int:
+    """Most steps of a trial."""
+    return trial_length(config, spec) * spec.horizon
+
+
 def input_size(spec: EnvSpec) -> int:
     """Numbers that the network sees of a step."""
     return trial_input_size(spec.observation_size, spec.action)

@@ -53,7 +53,7 @@ class RL2PPO(Algorithm[State, Rollout]):
         self, config: RL2PPOConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
         super().__init__(config, spec)
-        memory, sizes = config.memory.make(), config.hidden_sizes
+        memory, sizes = config.memory.make(rl2.trial_steps(config, spec)), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, True, torso)
         self.networks = default if networks is None else as_actor_critic(networks)

@@ -122,7 +122,7 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
     decoder = partial(JointMLP, config.decoder_hidden_sizes)
     return Networks(
         encoder=RecurrentEncoder(
-            config.memory.make(),
+            config.memory.make(rl2.trial_steps(config, spec)),
             config.latent_size,
             (spec.action.size, 1, spec.observation_size),
             tuple(getattr(config, name) for name in embeddings),
@@ -208,7 +208,7 @@ class VariBAD(Algorithm[State, Rollout]):
             assert self.networks.next_obs_decoder is not None
             decoders["next_obs"] = self.networks.next_obs_decoder.init(keys[1], z, obs, action)
         opt_state = ADAM(config.elbo_lr).init((encoder_of(policy.params), decoders))
-        length = self.trained_episodes * spec.horizon
+        length = rl2.trial_steps(config, spec)
         trials = make_replay(ReplayConfig(length, config.buffer_size), spec, config.discount)
         return State(policy, decoders, opt_state, trials, jnp.int32(0))
 

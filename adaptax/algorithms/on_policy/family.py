@@ -175,7 +175,7 @@ class State:
 
 def default_networks(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
     """Policy and value apart, alike in shape; with convolutions first where they see pictures."""
-    memory = config.memory.make()
+    memory = config.memory.make(spec.horizon)
     torso = torso_for(spec.picture, config.hidden_sizes)
     return ActorCritic(spec.action, config.hidden_sizes, memory, config.init_std, torso=torso)
 

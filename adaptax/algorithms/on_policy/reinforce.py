@@ -92,7 +92,7 @@ class Reinforce(Algorithm[family.State, Data]):
         self, config: ReinforceConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
         super().__init__(config, spec)
-        memory, sizes = config.memory.make(), config.hidden_sizes
+        memory, sizes = config.memory.make(spec.horizon), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
         self.networks = default if networks is None else as_actor_critic(networks)

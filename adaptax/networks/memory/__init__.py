@@ -9,18 +9,27 @@ from typing import Any, Literal, cast
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.plugins import described, loaded, plugins, sound_entries
-from adaptax.networks.memory.fast_weights import NUM_HEADS, FastWeights
+from adaptax.networks.memory import fast_weights, transformer
+from adaptax.networks.memory.fast_weights import FastWeights
 from adaptax.networks.memory.gru import GRU
+from adaptax.networks.memory.lru import LRU
 from adaptax.networks.memory.lstm import LSTM
 from adaptax.networks.memory.memory import Memory, NoMemory
+from adaptax.networks.memory.min_gru import MinGRU
+from adaptax.networks.memory.transformer import Transformer
 
-Kind = Literal["none", "gru", "lstm", "fast-weights"]
+Kind = Literal["none", "gru", "lstm", "fast-weights", "min-gru", "lru", "transformer"]
 MEMORIES: dict[str, type[Memory]] = {
     "none": NoMemory,
     "gru": GRU,
     "lstm": LSTM,
     "fast-weights": FastWeights,
+    "min-gru": MinGRU,
+    "lru": LRU,
+    "transformer": Transformer,
 }
+LAYERED = ("min-gru", "lru", "transformer")
+"""Those of as many layers as one likes; the others have one."""
 
 ENTRY_POINTS = "adaptax.memories"
 """The group of installed packages' memories; each names MODULE:CLASS."""
@@ -31,23 +40,40 @@ class MemoryConfig:
     """What a policy remembers by."""
 
     kind: Kind | str = "none"
-    """A recurrent cell, or matrices that are written to and read by keys, or nothing; or what an
-    installed package offers."""
+    """A recurrent cell, matrices that are written to and read by keys, layers of linear
+    recurrences, attention to what was seen, or nothing; or what an installed package offers."""
     size: int = 64
-    """Units; those of all heads together for fast weights."""
+    """Units; those of all heads together for fast weights and transformers."""
+    num_layers: int = 2
+    """Layers of min-gru, lru and transformer; the others have one."""
+    context: int = 1000
+    """Steps that a transformer looks back at, this one included; of shorter trials or episodes all
+    there are."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "size")
+        check_positive(self, "size", "num_layers", "context")
         find_memory(self.kind)
+        heads = fast_weights.NUM_HEADS
         check(
-            self.kind != "fast-weights" or (self.size % NUM_HEADS == 0 and self.size > NUM_HEADS),
-            f"memory size {self.size} must be a multiple of {NUM_HEADS}, the heads of fast "
+            self.kind != "fast-weights" or (self.size % heads == 0 and self.size > heads),
+            f"memory size {self.size} must be a multiple of {heads}, the heads of fast "
             "weights, and greater",
         )
+        least = 2 * transformer.NUM_HEADS
+        check(
+            self.kind != "transformer" or self.size % least == 0,
+            f"memory size {self.size} must be a multiple of {least}: a transformer has "
+            f"{transformer.NUM_HEADS} heads of pairs of units",
+        )
 
-    def make(self) -> Memory:
-        """The memory as a Flax module."""
-        return NoMemory() if self.kind == "none" else find_memory(self.kind)(self.size)
+    def make(self, num_steps: int | None = None) -> Memory:
+        """The memory as a Flax module; `num_steps` are the most that it will be run for."""
+        more: dict[str, Any] = {}
+        if self.kind in LAYERED:
+            more["num_layers"] = self.num_layers
+        if self.kind == "transformer":
+            more["context"] = min(self.context, num_steps or self.context)
+        return NoMemory() if self.kind == "none" else find_memory(self.kind)(self.size, **more)
 
 
 def find_memory(name: str) -> type[Memory]:
@@ -76,13 +102,16 @@ def _plugin(point: EntryPoint) -> type[Memory]:
 
 __all__ = [
     "GRU",
+    "LRU",
     "LSTM",
     "MEMORIES",
     "FastWeights",
     "Kind",
     "Memory",
     "MemoryConfig",
+    "MinGRU",
     "NoMemory",
+    "Transformer",
     "find_memory",
     "plugin_memories",
 ]

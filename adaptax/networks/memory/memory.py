@@ -79,3 +79,12 @@ def cleared(memory: PyTree, reset: jax.Array | None) -> PyTree:
 def flat_lanes(x: jax.Array, num_axes: int) -> jax.Array:
     """X [*lanes, ...] with one axis in the place of its lanes; the last `num_axes` axes stay."""
     return x.reshape(-1, *x.shape[x.ndim - num_axes :])
+
+
+def gated_residual(x: jax.Array, mixed: jax.Array) -> jax.Array:
+    """X [..., H] plus a gated linear unit of what a recurrence made of it (arXiv 2303.06349, 2.2).
+
+    Called where a Flax module makes its parameters.
+    """
+    value, gate = jnp.split(nn.Dense(2 * x.shape[-1])(nn.gelu(mixed)), 2, axis=-1)
+    return x + value * nn.sigmoid(gate)
