@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "pretrained.json"
 RUNS = ROOT / "runs" / "pretrained"
 AGENTS: dict[str, dict[str, Any]] = {
-    # The recipe of the pair.
+    # The recipe of the pair, for as long as it was left to run.
     "half-cheetah-vel": {"algorithm_or_name": "rl2-ppo", "suite_or_name": "half-cheetah-vel"},
     "point-goal": {
         "algorithm_or_name": "promp",

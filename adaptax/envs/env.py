@@ -38,7 +38,8 @@ class Env(Protocol):
         """
 
     # Optional: `task_arrays(task)` gives a task's parameters as arrays, float32 and int32 of
-    # `task.params` by default, and whatever must live as long as a lane of that task.
+    # `task.params` by default, and whatever must live as long as a lane of that task;
+    # `render(state, params)` gives a picture [H, W, 3] uint8 of a lane, for `adaptax video`.
 
 
 @jax.tree_util.register_dataclass

@@ -147,11 +147,11 @@ class ReportArgs:
 
 @dataclass(frozen=True)
 class VideoArgs:
-    """The first episode on a held-out task beside the one after adaptation (MuJoCo suites)."""
+    """The first episode on a held-out task beside one after adaptation, from the same start."""
 
     run_dir: RunDir
     out: str | None = None
-    """File, .gif or .webp; by default video.gif in the run's directory."""
+    """File, .gif, .webp or .mp4; by default video.gif in the run's directory."""
     task: int = 0
     """Which of the held-out tasks, counted from 0."""
     num_episodes: int | None = None
@@ -164,6 +164,8 @@ class VideoArgs:
     """Act by the mode of the policy."""
     imports: Import = None
     """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
+    best: bool = False
+    """The snapshot with the highest return in training, instead of the newest."""
 
 
 @dataclass(frozen=True)

@@ -469,9 +469,9 @@ def video_command(args: list[str]) -> None:
     """`adaptax video`."""
     options = parse(VideoArgs, args, "adaptax video")
     permit(options.imports)
-    from adaptax.experiment.gl_backend import choose_gl_backend
+    from adaptax.experiment.gl_backend import try_gl_backend
 
-    choose_gl_backend()  # before anything imports MuJoCo
+    no_gl = try_gl_backend()  # before anything imports MuJoCo
     from adaptax.core.devices import check_platform
     from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.video import VideoConfig, film
@@ -481,7 +481,7 @@ def video_command(args: list[str]) -> None:
     folder = Path() if is_pretrained(run_dir) else run_dir
     out = folder / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
-    film(run_dir, out, VideoConfig(**settings))
+    film(run_dir, out, VideoConfig(**settings), no_gl)
     print(f"wrote {out}")
 
 
@@ -489,9 +489,9 @@ def export_command(args: list[str]) -> None:
     """`adaptax export`."""
     options = parse(ExportArgs, args, "adaptax export")
     if options.video is not None:
-        from adaptax.experiment.gl_backend import choose_gl_backend
+        from adaptax.experiment.gl_backend import try_gl_backend
 
-        choose_gl_backend()  # before anything imports MuJoCo
+        try_gl_backend()  # before anything imports MuJoCo
     from adaptax.core.devices import check_platform
     from adaptax.experiment.share import export_run
 

@@ -35,6 +35,15 @@ def choose_gl_backend() -> str:
     )
 
 
+def try_gl_backend() -> AdaptaxError | None:
+    """The same where only MuJoCo's own pictures need one: gives the error instead."""
+    try:
+        choose_gl_backend()
+    except AdaptaxError as error:
+        return error
+    return None
+
+
 def _draws(backend: str) -> bool:
     """Whether a process with this backend can make a picture; some crash where they cannot."""
     environment = {**os.environ, VARIABLE: backend}

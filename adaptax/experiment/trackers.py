@@ -175,7 +175,9 @@ class TensorBoard(Tracker):
         self._write()
 
     def film(self, num_steps: int, path: Path) -> None:
-        """The moving picture as it is."""
+        """The moving picture as it is, where a browser shows it as one; not an .mp4."""
+        if path.suffix == ".mp4":
+            return
         self._unwritten += self._events.picture(num_steps, path.read_bytes())
         self._write()
 

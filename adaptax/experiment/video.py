@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import AdaptaxError, check, one_line
 from adaptax.core.experience import Rollout, Step
 from adaptax.core.files import replacing
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
+from adaptax.experiment.pretrained import is_pretrained
 from adaptax.experiment.run_dir import writing
 from adaptax.sampling.sampler import Sampler
 
@@ -23,7 +27,9 @@ CAMERAS = {"corner2": 2, "track": 0}
 """Meta-World's and Gymnasium's, by their names in the model, and the quarter turns that put their
 pictures upright; where neither is, MuJoCo's free camera."""
 FRAME_MILLISECONDS = 50
-SUFFIXES = (".gif", ".webp")
+SUFFIXES = (".gif", ".webp", ".mp4")
+ACTUAL = ("velocity", "x_velocity", "distance", "obj_to_target")
+"""Figures that steps tell and that a task may be about; the first of them is drawn in."""
 MAX_SIZE = 1024
 """Pixels: all pictures of an episode are in memory at once, and not every OpenGL draws 10 000."""
 
@@ -42,6 +48,8 @@ class VideoConfig:
     """Pixels of each picture's sides, at most 1024."""
     deterministic: bool = False
     """Act by the mode of the policy."""
+    best: bool = False
+    """The snapshot with the highest return in training, instead of the newest."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_episodes", "stride", "size")
@@ -49,16 +57,23 @@ class VideoConfig:
         check(self.task >= 0, f"task must not be negative, but is {self.task}")
 
 
-def film(run_dir: Path, out: Path, config: VideoConfig) -> None:
-    """Write the first episode beside the last to `out`, side by side.
+def film(run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | None = None) -> None:
+    """Write the first episode beside the last to `out`, side by side, from the same start.
 
-    Call `choose_gl_backend` before anything imports MuJoCo.
+    Environments that MuJoCo simulates are drawn by it, others by their `render`. Call
+    `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
+    has to draw.
     """
     check(out.suffix in SUFFIXES, f"a video is one of {', '.join(SUFFIXES)}, not {out}")
+    if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
+        raise AdaptaxError(
+            f"{out} needs imageio-ffmpeg: pip install -c constraints.txt '.[video]'; a .gif does "
+            "without"
+        )
     trainer = load_run(run_dir, in_process=True)
     try:
-        trainer.load()
-        episodes = _two_episodes(trainer, config)
+        trainer.load(best=config.best)
+        episodes = _two_episodes(trainer, config, no_gl)
     finally:
         trainer.close()
     titles = ("first episode", "after adaptation")
@@ -66,12 +81,41 @@ def film(run_dir: Path, out: Path, config: VideoConfig) -> None:
     length = max(map(len, strips))
     padded = [strip + strip[-1:] * (length - len(strip)) for strip in strips]
     frames = [_beside(pair) for pair in zip(*padded, strict=True)]
-    more = {"duration": FRAME_MILLISECONDS, "loop": 0, "format": out.suffix.removeprefix(".")}
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:
-            frames[0].save(file, save_all=True, append_images=frames[1:], **more)
-    trainer.tell_of_video(out)
+            _write(frames, file, out.suffix)
+    if not is_pretrained(run_dir):
+        trainer.tell_of_video(out)
+
+
+def _write(frames: list[Any], file: IO[bytes], suffix: str) -> None:
+    """The frames as a moving picture of the kind that a suffix says."""
+    if suffix == ".mp4":
+        file.write(_mp4(frames))
+        return
+    more = {"duration": FRAME_MILLISECONDS, "loop": 0, "format": suffix.removeprefix(".")}
+    frames[0].save(file, save_all=True, append_images=frames[1:], **more)
+
+
+def _mp4(frames: list[Any]) -> bytes:
+    """The frames, whose sides are even, as H.264 that browsers play."""
+    import imageio_ffmpeg
+
+    width, height = frames[0].size
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    source += ["-r", str(1000 / FRAME_MILLISECONDS), "-i", "-"]
+    wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "video.mp4")
+        # Not by imageio itself, which forks beside JAX's threads.
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", *source, *wanted, path]
+        pictures = b"".join(frame.tobytes() for frame in frames)
+        done = subprocess.run(command, input=pictures, capture_output=True, check=False)
+        if done.returncode:
+            why = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason"]
+            raise AdaptaxError(f"ffmpeg cannot write the video: {why[0]}")
+        return path.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -85,15 +129,21 @@ class FilmedEpisode:
     """[T]"""
     success: np.ndarray | None
     """[T]; None where the suite knows none."""
+    target: str = ""
+    """The task's numbers in words."""
+    actual: tuple[str, np.ndarray] | None = None
+    """The name of what the task is about, and its value [T]; None where steps do not tell it."""
 
 
-def _two_episodes(trainer: Any, config: VideoConfig) -> list[FilmedEpisode]:
+def _two_episodes(
+    trainer: Any, config: VideoConfig, no_gl: AdaptaxError | None
+) -> list[FilmedEpisode]:
     """The first episode of an agent on a task, and one after adaptation."""
     algorithm, state, suite = trainer.algorithm, trainer.state, trainer.suite
     cameras: list[FilmedPool] = []
 
     def make_pool(num_slots: int) -> FilmedPool:
-        cameras.append(FilmedPool(suite.make_pool(num_slots), suite.name, config))
+        cameras.append(FilmedPool(suite.make_pool(num_slots), suite.name, config, no_gl))
         return cameras[-1]
 
     filmed = replace(suite, make_pool=make_pool, engine="host")
@@ -109,9 +159,10 @@ def _two_episodes(trainer: Any, config: VideoConfig) -> list[FilmedEpisode]:
                 actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
             for camera in cameras:
                 camera.rolling = k == num_episodes
-            history.append(sampler.episodes(actor, tasks, 1, 1))
+            # As many lanes as one adaptation takes; the first is filmed.
+            history.append(sampler.episodes(actor, tasks, algorithm.lanes_per_task, 1))
             if cameras[0].frames:
-                episodes.append(_episode(cameras[0].take(), config.stride, history[-1]))
+                episodes.append(_episode(cameras[0], config.stride, history[-1], tasks[0]))
     finally:
         sampler.close()
     return episodes
@@ -125,48 +176,80 @@ def _task(sampler: Sampler, number: int) -> Task:
     return listed[number]
 
 
-def _episode(frames: list[np.ndarray], stride: int, rollout: Rollout) -> FilmedEpisode:
+def _episode(camera: FilmedPool, stride: int, rollout: Rollout, task: Task) -> FilmedEpisode:
     valid = np.asarray(rollout.valid)[0, 0]
     success = rollout.extras.get("success")
+    frames, figures = camera.take()
+    named = [name for name in ACTUAL if name in figures]
     return FilmedEpisode(
         frames,
         stride,
         np.asarray(rollout.reward)[0, 0][valid],
         None if success is None else np.asarray(success)[0, 0][valid],
+        _numbers(task),
+        (named[0], np.array(figures[named[0]])) if named else None,
     )
 
 
-class FilmedPool:
-    """A pool whose first slot is drawn every few steps while `rolling`."""
+def _numbers(task: Task) -> str:
+    """The few numbers that are a task's parameters, in words."""
+    parts = []
+    for name, value in task.params.items():
+        values = np.ravel(value)
+        if values.dtype.kind in "iuf" and values.size <= 3:
+            parts.append(f"{name} {', '.join(f'{x:.2f}' for x in values)}")
+    return "; ".join(parts[:2])
 
-    def __init__(self, pool: Pool, name: str, config: VideoConfig) -> None:
-        if not hasattr(pool, "simulation"):
-            raise AdaptaxError(f"video needs a suite that MuJoCo simulates; {name} is not one")
+
+class FilmedPool:
+    """A pool whose first slot is drawn every few steps while `rolling`.
+
+    All episodes that are drawn start alike, whatever seed they are given.
+    """
+
+    def __init__(
+        self, pool: Pool, name: str, config: VideoConfig, no_gl: AdaptaxError | None = None
+    ) -> None:
         self.spec, self.num_slots = pool.spec, pool.num_slots
         self.rolling = True
         self.frames: list[np.ndarray] = []
+        self.figures: dict[str, list[float]] = {}
+        """What each step of the episode told, by name."""
         self._pool: Any = pool
+        self._name, self._no_gl = name, no_gl
         self._config, self._num_steps = config, 0
+        self._first_seeds: np.ndarray | None = None
         self._renderers: dict[int, Any] = {}
+        if hasattr(pool, "make_drawable"):
+            pool.make_drawable()
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start episodes and draw the first moment."""
-        obs: np.ndarray = self._pool.reset(slots, seeds, tasks)
-        self._num_steps = 0
-        self._draw()
+        if self._first_seeds is None:
+            self._first_seeds = seeds
+        alike = self.rolling and len(seeds) == len(self._first_seeds)
+        obs: np.ndarray = self._pool.reset(slots, self._first_seeds if alike else seeds, tasks)
+        if 0 in slots:
+            self._num_steps, self.figures = 0, {}
+            self._draw()
         return obs
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act, and draw what came of it when it is time."""
         step: Step = self._pool.step(slots, actions)
-        self._num_steps += 1
-        self._draw()
+        if 0 in slots:
+            place = slots.tolist().index(0)
+            self._num_steps += 1
+            told = {name: values[place] for name, values in step.info.items()}
+            for name, value in {**self._told(), **told}.items():
+                self.figures.setdefault(name, []).append(float(value))
+            self._draw()
         return step
 
-    def take(self) -> list[np.ndarray]:
-        """The pictures since the last time."""
+    def take(self) -> tuple[list[np.ndarray], dict[str, list[float]]]:
+        """The pictures since the last time, and the figures of the last episode."""
         frames, self.frames = self.frames, []
-        return frames
+        return frames, self.figures
 
     def save(self) -> Any:
         """As the pool."""
@@ -183,12 +266,23 @@ class FilmedPool:
         self._renderers.clear()
         self._pool.close()
 
+    def _told(self) -> dict[str, float]:
+        """Numbers that the environment itself tells, such as Gymnasium's of its last step."""
+        told: dict[str, float] = getattr(self._pool, "last_info", lambda slot: {})(0)
+        return told
+
     def _draw(self) -> None:
         if not self.rolling or self._num_steps % self._config.stride != 0:
             return
+        simulated = self._pool.simulation(0) if hasattr(self._pool, "simulation") else None
+        self.frames.append(self._rendered() if simulated is None else self._filmed(*simulated))
+
+    def _filmed(self, model: Any, data: Any) -> np.ndarray:
+        """MuJoCo's picture."""
+        if self._no_gl is not None:
+            raise self._no_gl
         import mujoco
 
-        model, data = self._pool.simulation(0)
         if id(model) not in self._renderers:
             size, buffer = self._config.size, model.vis.global_
             buffer.offwidth, buffer.offheight = size, size  # the model's own may be smaller
@@ -196,7 +290,30 @@ class FilmedPool:
         renderer = self._renderers[id(model)]
         named = [name for name in CAMERAS if name in _cameras(model)]
         renderer.update_scene(data, camera=named[0] if named else -1)
-        self.frames.append(np.rot90(renderer.render(), CAMERAS[named[0]] if named else 0))
+        return np.rot90(renderer.render(), CAMERAS[named[0]] if named else 0)
+
+    def _rendered(self) -> np.ndarray:
+        """The environment's own picture, as high as the config says."""
+        from PIL import Image
+
+        if not hasattr(self._pool, "picture"):
+            raise AdaptaxError(
+                f"video needs environments that MuJoCo simulates or that have a `render`; those of "
+                f"{self._name} are neither"
+            )
+        try:
+            frame = np.asarray(self._pool.picture(0))
+        except Exception as error:  # whatever somebody's environment raises
+            raise AdaptaxError(f"{self._name} cannot be drawn: {one_line(error)}") from error
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or not frame.size:
+            raise AdaptaxError(
+                f"{self._name} cannot be drawn: its `render` gives {frame.dtype}"
+                f"{list(frame.shape)}, not a picture uint8 [H, W, 3] (render_mode 'rgb_array')"
+            )
+        height, width, _ = frame.shape
+        size = self._config.size
+        scaled = (max(round(width * size / height), 1), size)
+        return np.asarray(Image.fromarray(frame).resize(scaled))
 
 
 def _cameras(model: Any) -> list[str]:
@@ -205,18 +322,28 @@ def _cameras(model: Any) -> list[str]:
 
 def _captioned(episode: FilmedEpisode, title: str) -> list[Any]:
     """The frames as pictures that say how the episode goes."""
-    from PIL import Image, ImageDraw
+    from PIL import Image, ImageDraw, ImageFont
 
+    height = episode.frames[0].shape[0]
+    font = ImageFont.load_default(size=max(height // 17, 10))
     pictures = []
     for i, frame in enumerate(episode.frames):
         picture = Image.fromarray(frame)
         past = slice(0, i * episode.stride)
-        text = f"{title}\nreturn {episode.reward[past].sum():.1f}"
+        lines = [title, f"return {episode.reward[past].sum():.1f}"]
+        if episode.target:
+            lines.append(episode.target)
+        if episode.actual is not None and i > 0:
+            name, values = episode.actual
+            since = values[(i - 1) * episode.stride : i * episode.stride]
+            lines.append(f"{name.replace('_', ' ')} {since.mean():.2f}")
         if episode.success is not None and episode.success[past].any():
-            text += "\nsuccess"
-        ImageDraw.Draw(picture).multiline_text(
-            (4, 4), text, fill="white", stroke_width=1, stroke_fill="black"
-        )
+            lines.append("success")
+        text, place = "\n".join(lines), (height // 60 + 2,) * 2
+        draw = ImageDraw.Draw(picture)
+        _, _, right, bottom = draw.multiline_textbbox(place, text, font=font)
+        draw.rectangle((0, 0, right + place[0], bottom + place[1]), fill="black")
+        draw.multiline_text(place, text, font=font, fill="white")
         pictures.append(picture)
     return pictures
 
@@ -224,7 +351,8 @@ def _captioned(episode: FilmedEpisode, title: str) -> list[Any]:
 def _beside(pictures: Sequence[Any]) -> Any:
     from PIL import Image
 
-    both = Image.new("RGB", (sum(p.width for p in pictures), pictures[0].height))
+    width, height = sum(p.width for p in pictures), pictures[0].height
+    both = Image.new("RGB", (width + width % 2, height + height % 2))
     both.paste(pictures[0], (0, 0))
     both.paste(pictures[1], (pictures[0].width, 0))
     return both

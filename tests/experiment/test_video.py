@@ -3,13 +3,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
+import gymnasium
+import imageio_ffmpeg
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
+from PIL import Image, ImageDraw, ImageSequence
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment import cli, gl_backend
+from adaptax.experiment import cli, gl_backend, video
+from adaptax.experiment.build import make_suite
+from adaptax.experiment.video import FilmedEpisode, _captioned
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +50,13 @@ def test_a_video_shows_both_episodes_side_by_side(tmp_path, monkeypatch, backend
     done = adaptax("video", "run", *flags, cwd=tmp_path, MUJOCO_GL=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "wrote run/video.gif\n"
-    with Image.open(tmp_path / "run" / "video.gif") as video:
-        frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(video)]
+    with Image.open(tmp_path / "run" / "video.gif") as moving:
+        frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(moving)]
     assert frames[0].shape == (500, 1000, 3)
     assert len(frames) == 5
     assert np.std(frames[0][32:]) > 5
+    below = slice(250, None)  # the captions
+    assert np.abs(frames[0][below, :500] - frames[0][below, 500:].astype(int)).mean() < 2
     assert any(np.any(frames[0] != frame) for frame in frames[1:])
 
 
@@ -65,17 +72,144 @@ def test_pictures_of_an_absurd_size_are_refused(monkeypatch, capsys, size):
     assert err.count("\n") == 1
 
 
-def test_a_suite_that_mujoco_does_not_simulate_is_named(tmp_path, monkeypatch, capsys):
+class Lamp(gymnasium.Env):
+    """A picture whose brightness is the episode's start, and its red the step; taller than wide."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"]}
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, render_mode=None, picture="rgb"):
+        self.render_mode, self.picture = render_mode, picture
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start, self.t = self.np_random.integers(50, 250), 0
+        return np.array([self.start / 255], np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        info = {"velocity": 0.5 * self.t, "note": "text", "success": self.t > 2}
+        return np.array([self.start / 255], np.float32), 1.0, False, False, info
+
+    def render(self):
+        if self.render_mode is None or self.picture == "none":
+            return None
+        if self.picture == "broken":
+            raise RuntimeError("no screen")
+        picture = np.full((60, 40, 3), self.start, np.uint8)
+        picture[..., 0] = 20 * self.t
+        return picture
+
+
+NO_GL = AdaptaxError("nothing here draws off-screen")
+
+
+@pytest.fixture
+def lamps(tmp_path, monkeypatch):
+    """A function that trains on lamps, on a machine without OpenGL, and gives the run's flags."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gl_backend, "choose_gl_backend", lambda: (_ for _ in ()).throw(NO_GL))
+
+    def train(**settings):
+        gymnasium.register("Lamp-v0", entry_point=Lamp, max_episode_steps=5, kwargs=settings)
+        cli.main(["train", "nop", "gym:Lamp-v0", *QUICK, "--algorithm.num-lanes", "2"])
+
+    yield train
+    gymnasium.registry.pop("Lamp-v0", None)
+
+
+def test_an_environment_that_renders_is_filmed_without_opengl_as_it_is(lamps, tmp_path):
+    lamps()
+    flags = ["--stride", "1", "--size", "120"]
+    cli.main(["video", "run", "--out", "lamp.gif", *flags])
+    with Image.open(tmp_path / "lamp.gif") as moving:
+        frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(moving)]
+    assert len(frames) == 6
+    assert frames[0].shape == (120, 160, 3)
+    first, after = frames[0][-5:, :80], frames[0][-5:, 80:]
+    np.testing.assert_array_equal(first, after)  # the same start
+    reds = [int(frame[-3, 40, 0]) for frame in frames]
+    np.testing.assert_allclose(reds, 20 * np.arange(6), atol=4)
+    cli.main(["video", "run", "--out", "lamp.mp4", *flags])
+    assert (tmp_path / "lamp.mp4").read_bytes()[4:8] == b"ftyp"
+    number, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "lamp.mp4"))
+    assert (number, seconds) == (6, pytest.approx(0.3, abs=0.06))
+
+
+def test_captions_tell_the_task_and_what_came_of_it():
+    texts = []
+    frames = [np.zeros((100, 100, 3), np.uint8)] * 3
+    episode = FilmedEpisode(
+        frames,
+        2,
+        np.array([1.0, 2, 3, 4]),
+        np.array([False, False, False, True]),
+        "target 1.20",
+        ("velocity", np.array([0.0, 1.0, 1.1, 1.3])),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            ImageDraw.ImageDraw,
+            "multiline_text",
+            lambda self, place, text, **how: texts.append(text.split("\n")),
+        )
+        _captioned(episode, "first episode")
+    assert texts == [
+        ["first episode", "return 0.0", "target 1.20"],
+        ["first episode", "return 3.0", "target 1.20", "velocity 0.50"],
+        ["first episode", "return 10.0", "target 1.20", "velocity 1.20", "success"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [("none", "its `render` gives object[], not a picture"), ("broken", "RuntimeError: no screen")],
+)
+def test_a_render_that_gives_no_picture_is_one_line(lamps, capsys, picture, message):
+    lamps(picture=picture)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["video", "run", "--out", "lamp.gif"])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("adaptax: gym:Lamp-v0 cannot be drawn: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not os.path.exists("lamp.gif")
+
+
+def test_an_mp4_without_what_encodes_it_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(video, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["video", "run", "--out", "x.mp4"])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("adaptax: x.mp4 needs imageio-ffmpeg: pip install")
+    assert err.count("\n") == 1
+
+
+def test_a_point_is_drawn_where_it_is_and_its_goal():
+    env = make_suite("point-goal").make_pool(1).env
+    picture = env.render(np.array([0.0, 0.5]), {"goal": np.array([1.0, 0.0])})
+    assert picture.shape == (240, 240, 3)
+    scale = 240 / 3
+    for (x, y), colour in (((0.0, 0.5), (0, 80, 180)), ((1.0, 0.0), (120, 200, 120))):
+        row, column = round(120 - scale * y), round(120 + scale * x)
+        assert tuple(picture[row, column]) == colour
+
+
+def test_a_suite_that_cannot_be_drawn_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gl_backend, "_draws", lambda backend: True)
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    cli.main(["train", "nop", "point-goal", *QUICK])
+    cli.main(["train", "nop", "bandit", *QUICK])
     with pytest.raises(SystemExit) as stop:
         cli.main(["video", "run"])
     assert stop.value.code == 2
     message = capsys.readouterr().err
     assert message == (
-        "adaptax: video needs a suite that MuJoCo simulates; point-goal is not one\n"
+        "adaptax: video needs environments that MuJoCo simulates or that have a `render`; those "
+        "of bandit are neither\n"
     )
 
 

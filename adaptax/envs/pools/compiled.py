@@ -34,6 +34,8 @@ class CompiledPool:
         self._tasks: list[Task | None] = [None] * num_slots
         if hasattr(env, "simulation"):
             self.simulation = self._simulation
+        if hasattr(env, "render"):
+            self.picture = self._picture
         self._kept: list[Any] = [None] * num_slots
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
@@ -95,6 +97,16 @@ class CompiledPool:
         assert self.lanes is not None
         simulated: Any = self.env
         return simulated.simulation(np.asarray(self.lanes.state[slot]), self._tasks[slot])
+
+    def _picture(self, slot: int) -> np.ndarray:
+        """What the environment renders of a slot."""
+        assert self.lanes is not None
+        drawn: Any = self.env
+        task = self._tasks[slot]
+        assert task is not None
+        state = jax.tree.map(lambda x: np.asarray(x)[slot], self.lanes.state)
+        picture: np.ndarray = drawn.render(state, task.params)
+        return picture
 
     def _chosen(self, slots: np.ndarray, new: Lanes) -> Lanes:
         """`new` in these slots, the lanes as they are in the others."""

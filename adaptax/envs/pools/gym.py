@@ -6,7 +6,7 @@ auto-reset enters: a step's observation is always what the action led to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -56,6 +56,7 @@ class GymPool:
         self._encode = observation_encoder(self._envs[0].observation_space)[1]
         self._decode = action_decoder(self._envs[0].action_space)[1]
         self._log = EpisodeLog(self.spec, num_slots)
+        self._last_info: list[Mapping[str, Any]] = [{} for _ in range(num_slots)]
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O]."""
@@ -104,10 +105,30 @@ class GymPool:
         """Play the running episodes again up to where `save` stood; `tasks` are of the P slots."""
         self._log.play(saved, self, tasks)
 
-    def simulation(self, slot: int) -> tuple[Any, Any]:
-        """MuJoCo's model and data of a slot, to draw it; of environments that have them."""
+    def simulation(self, slot: int) -> tuple[Any, Any] | None:
+        """MuJoCo's model and data of a slot, to draw it; None where it has none."""
         env: Any = self._envs[slot].unwrapped
-        return env.model, env.data
+        simulated = hasattr(env, "model") and hasattr(env, "data")
+        return (env.model, env.data) if simulated else None
+
+    def make_drawable(self) -> None:
+        """Have environments that Gymnasium knows by an id render pictures; before any reset."""
+        for slot, env in enumerate(self._envs):
+            modes = env.metadata.get("render_modes", [])
+            if env.spec is not None and env.render_mode is None and "rgb_array" in modes:
+                close_quietly(env)
+                self._envs[slot] = gymnasium.make(env.spec, render_mode="rgb_array")
+
+    def picture(self, slot: int) -> Any:
+        """What the environment of a slot renders."""
+        return self._envs[slot].render()
+
+    def last_info(self, slot: int) -> dict[str, float]:
+        """The numbers that the last step in a slot told."""
+        told = self._last_info[slot]
+        return {
+            name: float(x) for name, x in told.items() if isinstance(x, (int, float, np.number))
+        }
 
     def close(self) -> None:
         """Close every environment."""
@@ -135,6 +156,7 @@ class GymPool:
         """Observation, reward, terminated, truncated and success of one step in one slot."""
         try:
             native, reward, terminated, truncated, info = self._envs[slot].step(action)
+            self._last_info[slot] = info
             told = success_in(info)
             return (
                 self._encode(native),

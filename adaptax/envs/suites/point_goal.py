@@ -88,6 +88,20 @@ class PointEnv:
         step = Step(reward=reward, next_obs=position, info={"success": distance < near})
         return position, step
 
+    def render(self, state: np.ndarray, params: Params) -> np.ndarray:
+        """A picture [240, 240, 3] of the plane, 3 wide: the start grey, goal green, point blue."""
+        centres = np.linspace(-1.5, 1.5, 240, dtype=np.float32)
+        x, y = np.meshgrid(centres, -centres)
+        picture = np.full((240, 240, 3), 255, np.uint8)
+        discs = {
+            (0.0, 0.0, 0.03): (180, 180, 180),
+            (*params["goal"], self.tolerance or 0.1): (120, 200, 120),
+            (*state, 0.06): (0, 80, 180),
+        }
+        for (centre_x, centre_y, radius), colour in discs.items():
+            picture[np.hypot(x - centre_x, y - centre_y) < radius] = colour
+        return picture
+
 
 def point_goal(config: PointGoalConfig) -> Suite:
     """`point-goal`: dense reward."""
