@@ -1,13 +1,15 @@
 """Attacks adaptax as a stranger, a careless user or a bad machine would, and counts what breaks.
 
-    python tests/hostile/attack.py [--configurations 1000] [--edits 300] [--kills 100] [--native 40]
-        [--workers 20] [--seed 0] [--only PART ...] [--out results/hostile.json]
+    python tests/hostile/attack.py [--configurations 1000] [--edits 300] [--imports 100]
+        [--kills 100] [--native 40] [--workers 20] [--seed 0] [--first N] [--seconds S]
+        [--only PART ...] [--out results/hostile.json]
 
-Every case follows from the seed, its part and its number; `--first N` begins with that number. The
-parts are `configurations` (random commands that train), `edits` (of run folders, then a command on
-them), `environments` (all that are in environments.py), `kills` (of runs and of groups of eight
-seeds), `native` (diverging models, damaged libraries, Ctrl-C) and `workers`. A part that has been
-done is kept in the file; its figures are replaced when it is done again.
+Every case follows from the seed, its part and its number; `--first` begins with another number than
+0, `--seconds` ends each part after so long. The parts are `configurations` (random commands that
+train), `edits` (of run folders, then a command on them), `imports` (of exports that are forged),
+`environments` (all that are in environments.py), `kills` (of runs and of groups of eight seeds),
+`native` (diverging models, damaged libraries, Ctrl-C) and `workers`. A part that has been done is
+kept in the file; its figures are replaced when it is done again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import environments
 import paths  # noqa: F401 (what the next ones import is a folder above)
 import processes
 from configurations import command
-from edits import DAMAGES, FORGERIES, GROUP_FORGERIES
+from edits import DAMAGES, EXPORT_FORGERIES, FORGERIES, GROUP_FORGERIES
 from kills import left_behind
 from victim import Outcome, Victim
 from world import World, changed_bytes
@@ -180,6 +182,42 @@ def _edit(
     return f"{number}: {template}, {kind}, {name}", outcome, outside, lost
 
 
+def imported(options: argparse.Namespace, world: World) -> Iterator[Case]:
+    """Exports that somebody has forged are imported, and what comes of it is used."""
+    victim = Victim(world.place)
+    with tempfile.TemporaryDirectory() as kept:
+        world.fresh()
+        runs, exports = templates(victim, world, Path(kept)), Path(kept)
+        for name in TEMPLATES:
+            outcome = victim.run(
+                ["export", str(runs[name]), str(exports / f"{name}-x")], world.work
+            )
+            assert outcome.verdict == "fine", outcome
+        try:
+            for number in range(options.first, options.first + options.imports):
+                rng = generator(options.seed, "imports", number)
+                world.fresh()
+                name, kind = rng.choice(list(TEMPLATES)), rng.choice(list(EXPORT_FORGERIES))
+                sent, run = world.work / "sent", world.work / "run"
+                shutil.copytree(exports / f"{name}-x", sent)
+                what = f"{number}: {name}, {kind}"
+                try:
+                    EXPORT_FORGERIES[kind](rng, sent, world.outside)
+                except (OSError, ValueError, KeyError, IndexError, UnicodeError) as error:
+                    yield f"{what}: not possible: {error}", Outcome("skipped"), 0, 0
+                    continue
+                before = world.state([run])
+                outcome = victim.run(["import", str(sent), str(run)], world.work)
+                if outcome.verdict == "fine":
+                    used = rng.choice(["evaluate", "plot", "resume", "report"])
+                    what += f", then {used}"
+                    outcome = victim.run(COMMANDS[used]([str(run)]), world.work)
+                shutil.rmtree(world.work / "out", ignore_errors=True)
+                yield what, outcome, changed_bytes(before, world.state([run])), 0
+        finally:
+            victim.end()
+
+
 def killed(options: argparse.Namespace, world: World) -> Iterator[Case]:
     """Runs of all algorithms, and every second time groups of eight seeds, killed and resumed."""
     names = list(ALGORITHMS)
@@ -245,6 +283,7 @@ PARTS = {
     "workers": workers,
     "native": native,
     "edits": edited,
+    "imports": imported,
     "configurations": configurations,
     "kills": killed,
 }
@@ -284,6 +323,7 @@ def about() -> dict[str, Any]:
 def attack(part: str, options: argparse.Namespace) -> dict[str, Any]:
     """The summary of a part."""
     cases: list[Case] = []
+    deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
         world = World(Path(folder) / "world")
         for case in PARTS[part](options, world):
@@ -293,6 +333,9 @@ def attack(part: str, options: argparse.Namespace) -> dict[str, Any]:
                 line = f"{part} {what}: {outcome.verdict}, {outside} bytes outside, {lost} bits"
                 print(line, flush=True)
                 print("   ", outcome.detail[-1500:].replace("\n", "\n    "), flush=True)
+            if time.monotonic() > deadline:
+                print(f"{part} ends after {len(cases)} cases: its time is over", flush=True)
+                break
     return summary(cases)
 
 
@@ -303,12 +346,14 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--configurations", type=int, default=1000)
     parser.add_argument("--edits", type=int, default=300)
+    parser.add_argument("--imports", type=int, default=100)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--native", type=int, default=40)
     parser.add_argument("--workers", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each part at most")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--out")
     return parser.parse_args(words)

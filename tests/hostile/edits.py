@@ -7,6 +7,7 @@ clear line or a run, and nothing outside.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -392,6 +393,51 @@ FORGERIES: dict[str, Edit] = {
     "snapshot: forged digest": _said,
     "no run at all": _foreign,
 }
+
+MANIFEST = "export.json"
+
+
+def resigned(run_dir: Path) -> None:
+    """Make the digests of an export fit its files, as a forger would."""
+    path = run_dir / MANIFEST
+    tree = json.loads(path.read_text())
+    for name in tree["files"]:
+        if (file := run_dir / name).is_file() and file.stat().st_size < 2**30:
+            tree["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    path.write_text(json.dumps(tree))
+
+
+def _other_files(rng: random.Random, run_dir: Path, outside: Path) -> None:
+    """An export that names files of others, or which no export has."""
+    path = run_dir / MANIFEST
+    tree = json.loads(path.read_text())
+    names = [str(outside / "mine.txt"), "../outside/mine.txt", "../../etc/passwd", "lock", ".git/x"]
+    names += ["snapshots/iteration-00000004/../../../x", "config.json\n", "", ".", "x" * 5000]
+    name = rng.choice([*names, "snapshots/iteration-00000099/tree.json"])
+    if rng.random() < 0.5 and 0 < len(name) < 100 and ".." not in name and name[0] not in "/.":
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).write_text("evil")
+    tree["files"][name] = hashlib.sha256(b"evil").hexdigest()
+    path.write_text(json.dumps(tree))
+
+
+def _forged_export(rng: random.Random, run_dir: Path, outside: Path) -> None:
+    """Any forgery of a run, under digests that fit."""
+    rng.choice([*DAMAGES.values(), *FORGERIES.values()])(rng, run_dir, outside)
+    if (run_dir / MANIFEST).is_file():
+        resigned(run_dir)
+
+
+EXPORT_FORGERIES: dict[str, Edit] = {
+    "export: other values": _json(MANIFEST),
+    "export: other text": lambda rng, run_dir, outside: _text(rng, run_dir / MANIFEST),
+    "export: other files": _other_files,
+    "export: damaged": lambda rng, run_dir, outside: rng.choice(
+        [*DAMAGES.values(), *FORGERIES.values()]
+    )(rng, run_dir, outside),
+    "export: forged": _forged_export,
+}
+"""Of the folder that `adaptax export` writes."""
 
 GROUP_FORGERIES: dict[str, Edit] = {
     "group: other values": _json("group.json", [*VALUES, [0, 0], [-1], [0, 7], list(range(2000))]),

@@ -5,18 +5,8 @@ from __future__ import annotations
 import attack
 import pytest
 
-SMALL = [
-    "--configurations",
-    "12",
-    "--edits",
-    "16",
-    "--kills",
-    "5",
-    "--native",
-    "3",
-    "--workers",
-    "1",
-]
+SMALL = ["--configurations", "12", "--edits", "16", "--imports", "8"]
+SMALL += ["--kills", "5", "--native", "3", "--workers", "1"]
 
 
 @pytest.mark.slow
