@@ -114,6 +114,13 @@ class Snapshots:
             raise SnapshotError(f"no snapshot in {self.directory} has a score: none is the best")
         yield iteration, self.load(iteration)
 
+    def read(self, *, best: bool = False) -> tuple[int, PyTree]:
+        """The newest one that can be read, or the best; a SnapshotError where there is none."""
+        for found in self.best() if best else self.newest():
+            return found
+        run_dir = self.directory.parent
+        raise SnapshotError(f"{run_dir} has no snapshot that can be read")
+
     @contextlib.contextmanager
     def reading(self, iteration: int) -> Iterator[None]:
         """Take what its tree lacks, or has in another shape, for the snapshot's fault."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.errors import AdaptaxError, ConfigError, SnapshotError, check, one_line
+from adaptax.core.errors import AdaptaxError, ConfigError, check, one_line
 from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.rng import lane_numbers, named_key
 from adaptax.core.snapshot import Snapshots
@@ -215,14 +215,8 @@ def load(
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     check_networks(run_dir, recorded, algorithm)
-    state = _state(run_dir, algorithm, best=best)
-    return Agent(algorithm, state, env, deterministic=deterministic)
-
-
-def _state(run_dir: Path, algorithm: Algorithm[Any, Any], *, best: bool) -> PyTree:
-    """The state of the newest snapshot that can be read, or of the best."""
     snapshots = Snapshots(run_dir / "snapshots")
-    for iteration, tree in snapshots.best() if best else snapshots.newest():
-        with snapshots.reading(iteration):
-            return saved_state(algorithm, tree, named_key(0, "init"))
-    raise SnapshotError(f"{run_dir} has no snapshot that can be read")
+    iteration, tree = snapshots.read(best=best)
+    with snapshots.reading(iteration):
+        state = saved_state(algorithm, tree, named_key(0, "init"))
+    return Agent(algorithm, state, env, deterministic=deterministic)

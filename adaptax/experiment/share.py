@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import adaptax
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.errors import AdaptaxError, SnapshotError, check
+from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.files import MOST_BYTES, open_new, parse_json, read_plain
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment.build import load_run
@@ -130,10 +130,7 @@ def import_run(source: str | Path, run_dir: str | Path) -> Path:
 
 def _snapshot(run_dir: Path, *, best: bool) -> tuple[int, dict[str, Any]]:
     refuse_links(run_dir)
-    snapshots = Snapshots(run_dir / "snapshots")
-    for iteration, tree in snapshots.best() if best else snapshots.newest():
-        return iteration, tree
-    raise SnapshotError(f"{run_dir} has no snapshot that can be read")
+    return Snapshots(run_dir / "snapshots").read(best=best)
 
 
 def _check_snapshot(folder: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, whole_of
 from adaptax.core.config import to_dict
-from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite, SnapshotError
+from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
@@ -210,21 +210,17 @@ class Trainer:
         refuse_links(self.run_dir)
         self._take_description(recorded_config(self.run_dir))
         self._check_networks()
-        for iteration, tree in self._snapshots.best() if best else self._snapshots.newest():
-            with self._snapshots.reading(iteration):
-                if episodes:
-                    check_whole(tree, self.run_dir)
-                _check_counters(iteration, tree)
-                key = named_key(self.config.seed, "init")
-                self.state = saved_state(self.algorithm, tree, key)
-                self.sampler.restore(tree["sampler"], episodes=episodes)
-                self.iteration, self._seconds = iteration, float(tree["seconds"])
+        iteration, tree = self._snapshots.read(best=best)
+        with self._snapshots.reading(iteration):
             if episodes:
-                self.callbacks.restore(tree.get("callbacks", {}), self.run_dir)
-            return
-        raise SnapshotError(
-            f"{self.run_dir} has no snapshot that can be read; train it again with --overwrite"
-        )
+                check_whole(tree, self.run_dir)
+            _check_counters(iteration, tree)
+            key = named_key(self.config.seed, "init")
+            self.state = saved_state(self.algorithm, tree, key)
+            self.sampler.restore(tree["sampler"], episodes=episodes)
+            self.iteration, self._seconds = iteration, float(tree["seconds"])
+        if episodes:
+            self.callbacks.restore(tree.get("callbacks", {}), self.run_dir)
 
     def evaluate(self) -> Evaluation:
         """Evaluate the present state on held-out tasks."""

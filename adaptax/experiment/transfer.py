@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.errors import ConfigError, SnapshotError, check
+from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.experiment.run_dir import read_config
@@ -23,20 +23,14 @@ def learned_elsewhere(run_dir: Path, algorithm: Algorithm[Any, Any], state: PyTr
     own = flatten(state)
     names = {name for name in own if name.startswith(algorithm.learned)}
     check(bool(names), f"{algorithm.name} has learned nothing that another run could begin with")
-    theirs = _newest_state(run_dir)
+    _, tree = Snapshots(run_dir / "snapshots").read()
+    theirs: dict[str, Any] = tree.get("state", {})
     there = {name for name in theirs if name.startswith(algorithm.learned)}
     wrong = [_difference(name, theirs, own) for name in sorted(names | there)]
     if wrong := [line for line in wrong if line]:
         more = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""
         raise ConfigError(f"cannot begin with what {run_dir} has learned: {wrong[0]}{more}")
     return unflatten(state, {**own, **{name: theirs[name] for name in names}})
-
-
-def _newest_state(run_dir: Path) -> dict[str, Any]:
-    for _, tree in Snapshots(run_dir / "snapshots").newest():
-        saved: dict[str, Any] = tree.get("state", {})
-        return saved
-    raise SnapshotError(f"{run_dir} has no snapshot that can be read: nothing to begin with")
 
 
 def _difference(name: str, theirs: dict[str, Any], own: dict[str, Any]) -> str:
