@@ -46,6 +46,7 @@ demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes
 		--evaluation.num-tasks 50 --evaluation.num-lanes 4
 	$(BIN)/adaptax evaluate runs/demo --num-lanes 16
 	$(BIN)/adaptax plot runs/demo
+	$(BIN)/adaptax plot pretrained:point-goal --out runs/demo/point-goal.png
 
 test: export XLA_FLAGS += $(QUICK_COMPILER)
 test: $(STAMP) ## The tests, under ten minutes on two cores

@@ -71,6 +71,10 @@ AGENTS: dict[str, dict[str, Any]] = {
 }
 
 
+BEST = {"point-goal"}
+"""Agents that were at their best long before the end; others are shipped as they ended."""
+
+
 def train(name: str, run_dir: Path) -> None:
     """Train one of them from seed 0."""
     settings = dict(AGENTS[name])
@@ -79,9 +83,9 @@ def train(name: str, run_dir: Path) -> None:
 
 
 def ship(name: str, run_dir: Path) -> None:
-    """Put the best snapshot of a run into the package."""
+    """Put a run's newest snapshot into the package, or its best, by the return in training."""
     shutil.rmtree(FOLDER / name, ignore_errors=True)
-    folder = adaptax.export_run(run_dir, FOLDER / name, best=True)
+    folder = adaptax.export_run(run_dir, FOLDER / name, best=name in BEST)
     config, rows = read_config(folder), read_rows(folder / "evaluations.jsonl")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     about = {

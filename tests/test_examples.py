@@ -221,3 +221,40 @@ print(trainer.evaluate().returns.shape, action.shape)
 @pytest.mark.slow
 def test_a_plugin_is_used_from_python(with_plugin):
     assert outputs([sys.executable, "-c", PROGRAM], with_plugin).strip() == "(20, 1) (1,)"
+
+
+def printed_under(command, text=README):
+    """What the README says that a command prints."""
+    _, _, rest = text.partition(f"$ adaptax {command}\n")
+    return rest.partition("```")[0]
+
+
+def table_of(text):
+    """Of each episode the means of trained, untrained and success."""
+    rows = [line.split("│")[2:-1] for line in text.splitlines() if line.startswith("│")]
+    return np.array([[float(cell.split("[")[0]) for cell in row] for row in rows])
+
+
+def last_return(text):
+    """That of the last evaluation that a training tells."""
+    return float(re.findall(r"^evaluation at .*: return (\S+) \[", text, flags=re.M)[-1])
+
+
+@pytest.mark.slow
+def test_the_readmes_figures_are_those_that_its_commands_print(tmp_path, monkeypatch, capsys):
+    """Another processor rounds otherwise, and training then goes another way: a little of it."""
+    monkeypatch.chdir(tmp_path)
+    run = "runs/rl2-ppo-point-goal"
+    train = "train rl2-ppo point-goal --num-iterations 100"
+    main(shlex.split(train))
+    told = last_return(printed_under(train))
+    assert last_return(capsys.readouterr().out) == pytest.approx(told, abs=1.0)
+    main(["resume", run, "--num-iterations", "150", "--quiet"])
+    for command, room in ((f"evaluate {run}", 1.5), ("evaluate pretrained:point-goal", 0.5)):
+        capsys.readouterr()
+        main(shlex.split(command))
+        found, told = table_of(capsys.readouterr().out), table_of(printed_under(command))
+        assert found.shape == told.shape == (3, 3)
+        np.testing.assert_allclose(found[:, 0], told[:, 0], atol=room)
+        np.testing.assert_allclose(found[:, 1], told[:, 1], atol=0.3)
+        np.testing.assert_allclose(found[:, 2], told[:, 2], atol=0.3)
