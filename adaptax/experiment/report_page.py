@@ -49,7 +49,7 @@ th, td { text-align: right; white-space: nowrap; padding: .25rem .5rem;
 th:first-child { position: sticky; left: 0; background: #fff; text-align: left;
   padding-left: 0; }
 @media (max-width: 40rem) {
-  th:first-child { min-width: 6rem; max-width: 40vw; white-space: normal;
+  th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal;
     overflow-wrap: anywhere; border-right: 1px solid var(--line); }
 }
 tbody th { font-weight: 600; }
