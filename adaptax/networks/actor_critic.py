@@ -27,6 +27,7 @@ class Tower(nn.Module):
     torso: nn.Module
     memory: Memory
     head: nn.Module | None = None
+    head_input: nn.Module | None = None
 
     def __call__(
         self, memory: PyTree, obs: jax.Array, reset: jax.Array | None, *, sequence: bool
@@ -34,16 +35,21 @@ class Tower(nn.Module):
         """Over one step or over a sequence; see `ActorCritic`."""
         run = self.memory.sequence if sequence else self.memory
         memory, features = run(memory, self.torso(obs), reset)
+        if self.head_input is not None:
+            features = self.head_input(features, obs)
         return memory, features if self.head is None else self.head(features)
 
 
 class ValueHead(nn.Module):
     """Features [..., F] -> a value [...]."""
 
+    linear: bool = True
+    """Whether the last layer is here; else `features` [..., 1] are its output."""
+
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Values."""
-        return dense(1, scale=1.0)(features)[..., 0]
+        return (dense(1, scale=1.0)(features) if self.linear else features)[..., 0]
 
 
 class ActorCritic(nn.Module):
@@ -61,22 +67,32 @@ class ActorCritic(nn.Module):
     shared: bool = False
     torso: nn.Module | None = None
     """Observations [..., O] -> features [..., F], in the place of hidden layers of tanh units."""
+    policy_input: nn.Module | None = None
+    """(features of the memory, observations) -> what the policy's head sees; None: the features."""
+    value_input: nn.Module | None = None
+    """The same of the value's."""
+    linear_heads: bool = True
+    """Whether heads have a linear layer, or what they see is its output."""
 
     def setup(self) -> None:
         """One tower, or two."""
         torso = MLP(self.hidden_sizes) if self.torso is None else self.torso
 
-        def tower(head: nn.Module | None) -> Tower:
-            own = (part.clone(parent=None, name=None) for part in (torso, self.memory))
-            return Tower(*own, head)
+        def own(part: nn.Module | None) -> nn.Module | None:
+            return None if part is None else part.clone(parent=None, name=None)
 
-        action_head = ActionHead(self.space, self.init_std, MIN_STD, parent=None)
+        def tower(head: nn.Module | None, head_input: nn.Module | None = None) -> Tower:
+            return Tower(own(torso), own(self.memory), head, own(head_input))
+
+        std, linear = (self.init_std, MIN_STD), self.linear_heads
+        action_head = ActionHead(self.space, *std, linear=linear, parent=None)
+        value_head = ValueHead(linear, parent=None)
         if self.shared:
             self.tower = tower(None)
-            self.policy_head, self.value_head = action_head.clone(), ValueHead()
+            self.policy_head, self.value_head = action_head.clone(), value_head.clone()
         else:
-            self.policy = tower(action_head)
-            self.value = tower(ValueHead(parent=None))
+            self.policy = tower(action_head, self.policy_input)
+            self.value = tower(value_head, self.value_input)
 
     def initial(self, lanes: tuple[int, ...]) -> PyTree:
         """The memory before the first step, leaves [*lanes, ...]."""
@@ -100,7 +116,9 @@ class ActorCritic(nn.Module):
     ) -> tuple[PyTree, Outputs]:
         if self.shared:
             memory, features = self.tower(memory, obs, reset, sequence=sequence)
-            return memory, (self.policy_head(features), self.value_head(features))
+            inputs = self.policy_input, self.value_input
+            of_policy, of_value = (features if f is None else f(features, obs) for f in inputs)
+            return memory, (self.policy_head(of_policy), self.value_head(of_value))
         after, outputs = {}, {}
         for name, tower in (("policy", self.policy), ("value", self.value)):
             after[name], outputs[name] = tower(memory[name], obs, reset, sequence=sequence)

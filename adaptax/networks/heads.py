@@ -29,11 +29,13 @@ class ActionHead(nn.Module):
     min_std: float = 1e-6
     learn_std: bool = True
     """Whether the standard deviation is a parameter, or stays `init_std`."""
+    linear: bool = True
+    """Whether the last layer is here; else `features` are its output."""
 
     @nn.compact
     def __call__(self, features: jax.Array) -> Distribution:
         """The distribution, batch axes those of `features`."""
-        output = dense(self.space.size, scale=0.01)(features)
+        output = dense(self.space.size, scale=0.01)(features) if self.linear else features
         if isinstance(self.space, MultiDiscrete):
             return MultiCategorical(output, self.space.sizes)
         if not isinstance(self.space, Continuous):

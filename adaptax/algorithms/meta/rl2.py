@@ -27,6 +27,7 @@ from adaptax.functional.returns import episode_index
 from adaptax.learning.estimator import Normalization
 from adaptax.learning.minibatches import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
+from adaptax.networks.hypernetwork import HeadsConfig
 from adaptax.networks.memory import MemoryConfig
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import TrialInputs, trial_input_size
@@ -77,6 +78,8 @@ class RL2Config(Hyperparameters):
     """Hidden layers between the input and the memory."""
     memory: MemoryConfig = field(default_factory=lambda: MemoryConfig("gru", 64))
     """What the agent learns by within a trial."""
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
+    """What policy and value see behind the memory; of VariBAD, behind the belief."""
     normalize_obs: bool = True
     """Whether observations, actions, rewards and flags are normalised by their running moments."""
     normalize_returns: bool = False

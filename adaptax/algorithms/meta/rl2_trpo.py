@@ -25,6 +25,7 @@ from adaptax.functional.trust_region import TrustRegion
 from adaptax.learning.minibatches import optimizer
 from adaptax.networks.actor_critic import ActorCritic, as_actor_critic, part_of
 from adaptax.networks.convolutions import torso_for
+from adaptax.networks.hypernetwork import head_inputs
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -57,7 +58,8 @@ class RL2TRPO(Algorithm[State, Rollout]):
         super().__init__(config, spec)
         memory, sizes = config.memory.make(rl2.trial_steps(config, spec)), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
-        default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
+        heads = head_inputs(config.heads, spec)
+        default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso, **heads)
         self.networks = default if networks is None else as_actor_critic(networks)
         self.trained_episodes = rl2.trial_length(config, spec)
 

@@ -35,6 +35,7 @@ from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_repla
 from adaptax.networks.actor_critic import ActorCritic, as_actor_critic, has_memory, with_part
 from adaptax.networks.belief import BeliefActorCritic, RecurrentEncoder
 from adaptax.networks.encoders import JointMLP
+from adaptax.networks.hypernetwork import Behind, head_inputs
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import Moments, normalized
 from adaptax.sampling.actors import Actor
@@ -120,6 +121,9 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
     """The networks that the config describes."""
     embeddings = "action_embedding_size", "reward_embedding_size", "obs_embedding_size"
     decoder = partial(JointMLP, config.decoder_hidden_sizes)
+    heads, torso = head_inputs(config.heads, spec), None
+    if heads:
+        torso = Behind(spec.observation_size, config.hidden_sizes)
     return Networks(
         encoder=RecurrentEncoder(
             config.memory.make(rl2.trial_steps(config, spec)),
@@ -127,7 +131,9 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
             (spec.action.size, 1, spec.observation_size),
             tuple(getattr(config, name) for name in embeddings),
         ),
-        actor_critic=ActorCritic(spec.action, config.hidden_sizes, init_std=config.init_std),
+        actor_critic=ActorCritic(
+            spec.action, config.hidden_sizes, init_std=config.init_std, torso=torso, **heads
+        ),
         reward_decoder=decoder(1),
         next_obs_decoder=decoder(spec.observation_size) if config.decode_next_obs else None,
     )
