@@ -103,6 +103,29 @@ def test_before_the_first_iteration_the_old_run_is_what_there_is(tmp_path):
     assert again.resume()["iteration"] == 2
 
 
+BUSY_THREAD = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from adaptax.experiment import cli
+
+def train(args):
+    ThreadPoolExecutor(1).submit(time.sleep, 600)
+    raise KeyboardInterrupt("interrupted; bye")
+
+cli.COMMANDS["train"] = train
+sys.argv = ["adaptax", "train", "ppo", "cartpole"]
+cli.main()
+"""
+
+
+def test_a_program_that_is_interrupted_waits_for_no_thread():
+    """Of a group, say, in which a seed computes; Python itself would wait for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY_THREAD], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, "adaptax: interrupted; bye\n")
+
+
 def test_signals_are_python_s_again_after_a_run(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
     trainer(tmp_path / "run", num_iterations=1).run()
