@@ -1,4 +1,4 @@
-"""Writes docs/reference.md, every setting from the code, and docs/recipes.md, every recipe."""
+"""Writes docs/reference.md and docs/recipes.md from code and recipes, and notebooks from pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import re
 import textwrap
 import types
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from adaptax.experiment.trainer import TrainerConfig
 
 REFERENCE = Path(__file__).parent / "reference.md"
 RECIPES = Path(__file__).parent / "recipes.md"
+NOTEBOOKS = Path(__file__).parent / "notebooks"
+EXAMPLES = Path(__file__).parent.parent / "examples" / "notebooks"
 RESULTS = Path(__file__).parent.parent / "results" / "recipes"
 ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
 """Environments of Stable-Baselines3 whose suites are not called gym:ID."""
@@ -229,6 +232,22 @@ def _flags(room: str, settings: dict[str, Any]) -> Iterator[str]:
             yield f"--{flag.removeprefix('trainer.')} {words}".replace("_", "-")
 
 
+def notebook(page: str) -> str:
+    """The page as a notebook: what is Python in it is code, all else text."""
+    parts = re.split(r"^```python\n(.*?)^```\n", page, flags=re.M | re.S)
+    cells: list[dict[str, Any]] = []
+    for i, part in enumerate(parts):
+        source = part.strip("\n").splitlines(keepends=True)
+        more = {"execution_count": None, "outputs": []} if i % 2 else {}
+        kind = "code" if i % 2 else "markdown"
+        cells.append({"cell_type": kind, "id": f"{i}", "metadata": {}, "source": source, **more})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    about = {"metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps({"cells": cells, **about}, indent=1) + "\n"
+
+
 if __name__ == "__main__":
+    for page in sorted(NOTEBOOKS.glob("*.md")):
+        (EXAMPLES / f"{page.stem}.ipynb").write_text(notebook(page.read_text()))
     REFERENCE.write_text(reference())
     RECIPES.write_text(recipes())

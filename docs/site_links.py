@@ -1,4 +1,4 @@
-"""What the site has and docs/ has not: API pages, one a room, and the files that pages link to.
+"""What the site has and docs/ has not: pages of public names, and the files that pages link to.
 
 A hook of MkDocs (`make docs`). On GitHub a page's link to `../examples/x.py` leads into the
 repository; the site has a copy of that file for it.
@@ -13,28 +13,50 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+import adaptax
+
 ROOT = Path(__file__).parent.parent
-ROOMS = (
-    "core",
-    "functional",
-    "networks",
-    "envs",
-    "sampling",
-    "learning",
-    "algorithms",
-    "experiment",
-)
+PARTS = {
+    "Train and evaluate": (
+        "train",
+        "Trainer",
+        "TrainerConfig",
+        "Group",
+        "sweep",
+        "Evaluator",
+        "EvaluatorConfig",
+        "Callback",
+        "EarlyStopping",
+        "TensorBoard",
+        "WandB",
+        "MLflow",
+        "Trackio",
+    ),
+    "Load and act": ("load", "load_run", "Agent", "export_run", "import_run"),
+    "Suites and environments": (
+        "make_suite",
+        "gym_suite",
+        "Suite",
+        "Task",
+        "Env",
+        "Step",
+        "Rollout",
+    ),
+    "Algorithms": ("make_algorithm", "Algorithm"),
+}
+"""The pages of public names; those of algorithms and their configs are on the last."""
+NAMED_FILE = re.compile(r"\[[\w/.-]+\.md\]\(([\w/.-]+\.md)")
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]+)")
 
 
 def on_config(config: Any) -> Any:
-    """The navigation with every algorithm's page and every room."""
+    """The navigation with every algorithm's page and every part of the public names."""
     pages = sorted(p.stem for p in (ROOT / "docs" / "algorithms").glob("*.md"))
     for entry in config.nav:
         if "Algorithms" in entry:
             entry["Algorithms"] += [{name: f"algorithms/{name}.md"} for name in pages]
         if "Reference" in entry:
-            entry["Reference"] += [{f"adaptax.{room}": f"api/{room}.md"} for room in ROOMS]
+            entry["Reference"] += [{part: page_of(part)} for part in PARTS]
     return config
 
 
@@ -48,8 +70,8 @@ def on_files(files: Files, config: Any) -> Files:
     for target in sorted(linked):
         path = str(ROOT / target)
         files.append(File.generated(config, copied(target), abs_src_path=path))
-    for room in ROOMS:
-        files.append(File.generated(config, f"api/{room}.md", content=api_page(room)))
+    for part in PARTS:
+        files.append(File.generated(config, page_of(part), content=api_page(part)))
     return files
 
 
@@ -63,18 +85,48 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return match[0]
         return match[1] + posixpath.relpath(copied(target), here or ".")
 
-    return LINK.sub(replace, markdown)
+    return indented(titled(LINK.sub(replace, markdown), ROOT / "docs" / here))
 
 
-def api_page(room: str) -> str:
-    """What MkDocs makes the documentation of a room's modules from."""
-    folder = ROOT / "adaptax" / room
-    modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in sorted(folder.rglob("*.py"))
-        if path.name != "__init__.py"
+def page_of(part: str) -> str:
+    """Where the page of a part of the public names is."""
+    return f"api/{part.lower().replace(' ', '-')}.md"
+
+
+def api_page(part: str) -> str:
+    """What MkDocs makes the documentation of public names from."""
+    modules = adaptax._modules()
+    names = list(PARTS[part])
+    if part == "Algorithms":
+        named = {name for others in PARTS.values() for name in others}
+        names += [name for name in modules if name not in named]
+    lead = "All of these are names of the package itself, `adaptax.NAME`.\n"
+    return f"# {part}\n\n{lead}\n" + "\n".join(f"::: {modules[n]}.{n}\n" for n in names)
+
+
+def titled(markdown: str, folder: Path) -> str:
+    """The page with titles in the place of file names as texts of links."""
+
+    def replace(match: re.Match[str]) -> str:
+        path = folder / match[1]
+        heading = path.read_text().splitlines()[0] if path.exists() else ""
+        title = heading.removeprefix("# ").partition(": ")[0]
+        return f"[{title}]({match[1]}" if heading.startswith("# ") else match[0]
+
+    return NAMED_FILE.sub(replace, markdown)
+
+
+def indented(markdown: str) -> str:
+    """The page with what belongs to a numbered line as far in as MkDocs wants it, four spaces."""
+    # In code MkDocs needs no backslash before a bar, where GitHub does, in a table.
+    markdown = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)
+    parts = re.split(r"(^```.*?^```)", markdown, flags=re.M | re.S)
+    outside_code = [re.sub(r"^   (?=\S)", "    ", text, flags=re.M) for text in parts[::2]]
+    # The next number after such a paragraph has to stand apart from it.
+    outside_code = [
+        re.sub(r"^(    \S.*\n)(?=\d+\. )", r"\1\n", t, flags=re.M) for t in outside_code
     ]
-    return f"# adaptax.{room}\n\n" + "\n".join(f"::: {name}\n" for name in modules)
+    return "".join(x for pair in zip(outside_code, [*parts[1::2], ""], strict=True) for x in pair)
 
 
 def outside(src_uri: str, markdown: str) -> set[str]:

@@ -44,3 +44,12 @@ def test_the_packages_entry_points_are_those_of_the_example():
     (shown,) = re.findall(r"^```toml\n(.*?)^```", PLUGINS, flags=re.M | re.S)
     file = (ROOT / "examples" / "plugin" / "pyproject.toml").read_text()
     assert shown.strip() in re.sub(r" #.*", "", file)
+
+
+def test_the_code_of_own_networks_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "networks.md").read_text()
+    source = "\n".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S))
+    source = source.replace("num_iterations=2", "num_iterations=1")
+    exec(compile(source, "networks.md", "exec", dont_inherit=True), {"__name__": "page"})
+    assert (tmp_path / "runs" / "torso" / "progress.jsonl").exists()
