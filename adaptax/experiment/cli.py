@@ -488,15 +488,16 @@ def video_command(args: list[str]) -> None:
 def export_command(args: list[str]) -> None:
     """`adaptax export`."""
     options = parse(ExportArgs, args, "adaptax export")
+    no_gl = None
     if options.video is not None:
         from adaptax.experiment.gl_backend import try_gl_backend
 
-        try_gl_backend()  # before anything imports MuJoCo
+        no_gl = try_gl_backend()  # before anything imports MuJoCo
     from adaptax.core.devices import check_platform
     from adaptax.experiment.share import export_run
 
     check_platform()
-    export_run(options.run_dir, options.out, best=options.best, video=options.video)
+    export_run(options.run_dir, options.out, best=options.best, video=options.video, no_gl=no_gl)
     print(f"wrote {options.out}; next: adaptax import {options.out} RUN_DIR")
 
 

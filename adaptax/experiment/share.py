@@ -53,13 +53,19 @@ MOST_FILES = 8
 
 
 def export_run(
-    run_dir: str | Path, out: str | Path, *, best: bool = False, video: Video | None = None
+    run_dir: str | Path,
+    out: str | Path,
+    *,
+    best: bool = False,
+    video: Video | None = None,
+    no_gl: AdaptaxError | None = None,
 ) -> Path:
     """Write the agent of a run's newest snapshot to a new folder for others; gives the folder.
 
-    With `best` that of the snapshot with the highest return in training; `video` films it. It holds
-    weights, settings, thinned logs with an evaluation of these very weights, and a card in the form
-    of the Hugging Face Hub. Raises an AdaptaxError where there is no run, or `out` is not empty.
+    With `best` that of the snapshot with the highest return in training; `video` films it, for
+    which `no_gl` is as in `adaptax.experiment.video.film`. It holds weights, settings, thinned logs
+    with an evaluation of these very weights, and a card in the form of the Hugging Face Hub.
+    Raises an AdaptaxError where there is no run, or `out` is not empty.
     """
     run_dir, out = run_path(run_dir), Path(out)
     recorded = read_config(run_dir)
@@ -87,7 +93,7 @@ def export_run(
         if video is not None:
             from adaptax.experiment.video import VideoConfig, film
 
-            film(folder, folder / f"video.{video}", VideoConfig())
+            film(folder, folder / f"video.{video}", VideoConfig(), no_gl)
         files = {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))

@@ -178,6 +178,27 @@ def test_a_render_that_gives_no_picture_is_one_line(lamps, capsys, picture, mess
     assert not os.path.exists("lamp.gif")
 
 
+def test_without_opengl_what_mujoco_simulates_is_neither_filmed_nor_exported_with_a_video(
+    lamps, tmp_path, capsys
+):
+    cli.main(["train", "nop", "half-cheetah-vel", *QUICK, *SUITES["half-cheetah-vel"]])
+    for words in (["video", "run", "--out", "a.gif"], ["export", "run", "new", "--video", "gif"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(words)
+        assert stop.value.code == 2
+        assert capsys.readouterr().err == f"adaptax: {NO_GL}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_export_has_the_video_that_is_asked_for(lamps, tmp_path):
+    lamps()
+    cli.main(["export", "run", "new", "--video", "gif"])
+    assert "](video.gif)" in (tmp_path / "new" / "README.md").read_text()
+    cli.main(["import", "new", "theirs"])
+    with Image.open(tmp_path / "theirs" / "video.gif") as moving:
+        assert moving.n_frames == 2
+
+
 def test_an_mp4_without_what_encodes_it_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(video, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stop:
