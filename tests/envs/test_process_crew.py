@@ -269,7 +269,10 @@ def broken() -> Counting:
 
 def test_an_environment_that_cannot_be_made_is_an_error():
     _, spec = maker()
-    with pytest.raises(EnvironmentFault, match=r"worker 0 \(slots 0 to 1\): OSError: no display"):
+    with pytest.raises(
+        EnvironmentFault,
+        match=r"worker 0 \(slots 0 to 1\): an environment cannot be made: OSError: no display",
+    ):
         in_workers(partial(GymPool, broken, spec), spec, 1, 2)
 
 
