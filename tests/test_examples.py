@@ -46,8 +46,10 @@ def readme_commands():
 
 
 def smaller(command):
-    """A command with a fiftieth of its iterations."""
-    return [str(int(word) // 50) if word.isdigit() else word for word in command]
+    """A command with a fiftieth of its iterations, or of its recipe's 200."""
+    words = [str(int(word) // 50) if word.isdigit() else word for word in command]
+    by_recipe = command[0] == "train" and not {"--num-iterations", "--num-steps"} & {*command}
+    return [*words, "--num-iterations", "4"] if by_recipe else words
 
 
 @pytest.mark.slow
@@ -137,9 +139,9 @@ def test_readme_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
     run, group = tmp_path / "runs" / "rl2-ppo-point-goal", tmp_path / "runs" / "point"
     assert len(list(group.glob("seed-*/progress.jsonl"))) == 5
     iterations = [row["iteration"] for row in read_rows(run / "progress.jsonl")]
-    assert iterations == [1, 2, 3]
+    assert iterations == [1, 2, 3, 4, 5]
     output = capsys.readouterr().out
-    for words in ("suites:", "iteration 3/3", "20 held-out tasks", "wrote ", "steps per second"):
+    for words in ("suites:", "iteration 5/5", "20 held-out tasks", "wrote ", "steps per second"):
         assert words in output
 
 
@@ -245,11 +247,11 @@ def test_the_readmes_figures_are_those_that_its_commands_print(tmp_path, monkeyp
     """Another processor rounds otherwise, and training then goes another way: a little of it."""
     monkeypatch.chdir(tmp_path)
     run = "runs/rl2-ppo-point-goal"
-    train = "train rl2-ppo point-goal --num-iterations 100"
+    train = "train rl2-ppo point-goal"
     main(shlex.split(train))
     told = last_return(printed_under(train))
     assert last_return(capsys.readouterr().out) == pytest.approx(told, abs=1.0)
-    main(["resume", run, "--num-iterations", "150", "--quiet"])
+    main(["resume", run, "--num-iterations", "250", "--quiet"])
     for command, room in ((f"evaluate {run}", 1.5), ("evaluate pretrained:point-goal", 0.5)):
         capsys.readouterr()
         main(shlex.split(command))

@@ -162,17 +162,24 @@ class Algorithm(ABC, Generic[State, Data]):
 
         Raises a ConfigError where the state does not fit into memory.
         """
+        self.check_size()
         if not self.traceable:
             return self.init(key)
-        shapes = jax.tree.leaves(jax.eval_shape(_initial_state, self, key))
+        state: State = _initial_state(self, key)
+        return state
+
+    @final
+    def check_size(self) -> None:
+        """Raise a ConfigError where a state can never fit into memory."""
+        if not self.traceable:
+            return
+        shapes = jax.tree.leaves(jax.eval_shape(_initial_state, self, jax.random.key(0)))
         largest = max((x.shape for x in shapes), key=math.prod, default=())
         check_fits(
             sum(x.size * x.dtype.itemsize for x in shapes),
             f"the parameters and all else that {self.name} keeps, arrays up to {list(largest)}",
             "smaller networks fit",
         )
-        state: State = _initial_state(self, key)
-        return state
 
     @property
     def compiler_options(self) -> dict[str, str]:

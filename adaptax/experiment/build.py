@@ -129,14 +129,15 @@ def train(
     settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
     installed_callbacks(config.callbacks)  # which may be refused, before anything is said
-    if recipe is not CLASS_DEFAULTS and not config.quiet:
-        say(recipe.in_words(chosen.name), sys.stdout)
     trainer: Trainer | Group
     if seeds is None:
         trainer = Trainer(config, agent, chosen, callbacks)
     else:
         trainer = Group(config, seeds, agent, chosen, callbacks)
     try:
+        trainer.check_start()
+        if recipe is not CLASS_DEFAULTS and not config.quiet:
+            say(recipe.in_words(chosen.name), sys.stdout)
         trainer.run()
     except BaseException:
         trainer.close()

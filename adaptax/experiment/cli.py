@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, fields, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,19 +168,26 @@ def train_command(args: list[str]) -> None:
     check(options.on == "here" or options.seeds is not None, together)
     set_up_process(options.trainer.num_cores)
     installed_callbacks(options.trainer.callbacks)  # which may be refused, before anything is said
-    if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
-        say(recipe.in_words(names[1]), sys.stdout)
     suite = with_config(make, options.suite)
     algorithm = algorithm_class(options.algorithm, suite.spec)
+    trainer: Any
     if options.seeds is None:
         trainer = Trainer(options.trainer, algorithm, suite)
-        _to_its_end(trainer, trainer.run)
-        return
-    from adaptax.experiment.group import Group, parse_seeds
-    from adaptax.experiment.group_processes import train_group
+        train = trainer.run
+    else:
+        from adaptax.experiment.group import Group, parse_seeds
+        from adaptax.experiment.group_processes import train_group
 
-    group = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
-    _to_its_end(group, lambda: train_group(group, options.on))
+        trainer = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
+        train = partial(train_group, trainer, options.on)
+
+    def train_by_recipe() -> None:
+        trainer.check_start()
+        if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
+            say(recipe.in_words(names[1]), sys.stdout)
+        train()
+
+    _to_its_end(trainer, train_by_recipe)
 
 
 def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:

@@ -103,10 +103,14 @@ class Group:
 
     def begin(self) -> None:
         """Make the folder, which says what seeds there are."""
-        self._check_folder()
-        self.members[0].check_start()
+        self.check_start()
         make_run_dir(self.run_dir)
         write_group(self.run_dir, self.seeds)
+
+    def check_start(self) -> None:
+        """Raise an AdaptaxError where the runs cannot begin; nothing is written or said."""
+        self._check_folder()
+        self.members[0].check_start()
 
     def resume(self) -> list[Metrics]:
         """Go on with every member from its own newest snapshot; one that has none begins anew."""

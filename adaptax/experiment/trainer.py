@@ -187,7 +187,9 @@ class Trainer:
         return learned_elsewhere(run_path(self.config.init_from), self.algorithm, state)
 
     def check_start(self) -> None:
-        """Raise an AdaptaxError where what training is to begin with does not fit."""
+        """Raise an AdaptaxError where a run cannot begin; nothing is written or said."""
+        check_run_dir(self.run_dir, overwrite=self.config.overwrite)
+        self.algorithm.check_size()
         if self.config.init_from is not None:
             self._first_state()
 

@@ -340,7 +340,7 @@ def test_kinds_are_those_of_the_settings():
         ({"algorithm.lr": [0.1]}, "a list of two or more"),
         ({"algorithm.lr": [0.1, 0.1]}, "a choice comes twice"),
         ({"algorithm.lr": ["a", "b"]}, "lr: expected float, not 'a'"),
-        ({"algorithm.memory.kind": ["gru", "grru"]}, "'grru' is not one of"),
+        ({"algorithm.memory.kind": ["gru", "grru"]}, "unknown memory 'grru'"),
     ],
 )
 def test_a_space_that_cannot_be_is_one_line(space, problem):
