@@ -85,7 +85,7 @@ def through_flags(monkeypatch, tmp_path):
         def run(self) -> None:
             pass
 
-        close = run
+        close = check_start = run
 
     monkeypatch.setattr("adaptax.experiment.trainer.Trainer", NoTrainer)
     monkeypatch.setattr("adaptax.experiment.cores.take_cores", lambda num_cores: None)
