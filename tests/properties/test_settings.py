@@ -145,8 +145,8 @@ def test_trainer_flags_go_without_their_room(through_flags):
 
 
 def test_defaults_come_back_equal(entry, through_flags):
-    words = suite_flags(entry)
+    words = [*suite_flags(entry), "--recipe", "none"]
     trainer_config, algorithm, suite = through_flags(entry.name, "point-goal", words)
     assert algorithm.config == entry.load()[1]()
     assert suite.config == find_suite("point-goal").load()[0](**SMALL_SUITE.get(entry.name, {}))
-    assert trainer_config == TrainerConfig(f"runs/{entry.name}-point-goal")
+    assert trainer_config == TrainerConfig(f"runs/{entry.name}-point-goal", recipe="none")
