@@ -95,6 +95,8 @@ def killed_and_whole(
 
 if __name__ == "__main__":
     on = sys.argv[4] if sys.argv[3:4] == ["--on"] else "here"
-    found, expected = killed_and_whole(Path(sys.argv[1]), int(sys.argv[2]), (4, 12), on)
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    found, expected = killed_and_whole(folder, int(sys.argv[2]), (4, 12), on)
     print("equal:", found == expected)
     sys.exit(found != expected)
