@@ -172,7 +172,7 @@ def test_members_are_tasks_of_a_cluster_of_two_nodes(tmp_path):
     pytest.importorskip("ray")
     program = [sys.executable, "-c", ON_TWO_NODES, str(tmp_path), WAITING]
     env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=200, env=env)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=400, env=env)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert [line for line in said if line.startswith(("nodes", "exit", "size", "cut"))] == [
