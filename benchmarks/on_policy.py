@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,7 +33,11 @@ from adaptax.core.compilation import keep_compiled_programs
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "on_policy"
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
-PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_on_policy.py"
+PEER, COMPILED_PEER = "stable-baselines3", "rejax"
+PEER_SCRIPTS = {
+    PEER: ROOT / "benchmarks" / "peers" / "sb3_on_policy.py",
+    COMPILED_PEER: ROOT / "benchmarks" / "peers" / "rejax_ppo.py",
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Case:
     ent_coef: float = 0.0
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    timed_against: tuple[str, ...] = ()
+    """Peers whose time alone is taken."""
 
 
 CARTPOLE = {"ours, gym": "gym:CartPole-v1", "ours, cartpole": "cartpole"}
@@ -76,6 +83,7 @@ CASES = {
         batch_size=64,
         n_epochs=10,
         clip_range=0.2,
+        timed_against=(COMPILED_PEER,),
     ),
     "ppo-half-cheetah": Case(
         "ppo",
@@ -92,7 +100,6 @@ CASES = {
         clip_range=0.2,
     ),
 }
-PEER = "stable-baselines3"
 
 
 def our_algorithm(case: Case, spec: Any) -> Any:
@@ -146,7 +153,7 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
             counted = [Counted(steps, ended, ())]
         else:
             left = -(-(case.total_steps - num_steps) // whole.most_steps)
-            state, _, counted = whole.run(state, sampler, min(left, whole.most))
+            state, _, counted = whole.run(algorithm, state, sampler, min(left, whole.most))
         for did in counted:
             num_steps += did.num_steps
             sampler.statistics.count(*did.ended)
@@ -168,10 +175,12 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def run_peer(case: Case, seed: int, python: Path, num_threads: int) -> dict[str, Any]:
-    """Train and evaluate with Stable-Baselines3, in its own environment."""
+def run_peer(
+    case: Case, contender: str, seed: int, python: Path, num_threads: int
+) -> dict[str, Any]:
+    """Train and evaluate with a peer, in the peers' environment."""
     request = {**asdict(case), "seed": seed, "num_threads": num_threads, "eval": NUM_EVALUATIONS}
-    command = [str(python), str(PEER_SCRIPT), json.dumps(request)]
+    command = [str(python), str(PEER_SCRIPTS[contender]), json.dumps(request)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     result = json.loads(done.stdout.splitlines()[-1])
     episodes = [(steps, value, 1) for steps, value in result.pop("episodes")]
@@ -196,12 +205,12 @@ def time_all(options: argparse.Namespace) -> None:
     """
     (OUT / "time").mkdir(parents=True, exist_ok=True)
     for name in options.cases:
-        for contender in [*CASES[name].suites, PEER]:
+        for contender in [*CASES[name].suites, PEER, *CASES[name].timed_against]:
             path = OUT / "time" / _file(name, contender, 0)
             with tempfile.TemporaryDirectory() as home:
                 os.environ["XDG_CACHE_HOME"] = home
                 one_process(options, name, contender, 0, path, CASES[name].timed_steps)
-                if contender != PEER:
+                if contender not in PEER_SCRIPTS:
                     first = json.loads(path.read_text())
                     one_process(options, name, contender, 0, path, CASES[name].timed_steps)
                     first["seconds_again"] = json.loads(path.read_text())["seconds"]
@@ -225,15 +234,15 @@ def one(options: argparse.Namespace) -> None:
     """One (case, contender, seed)."""
     case = replace(CASES[options.case], total_steps=options.steps)
     keep_compiled_programs()
-    if options.contender == PEER:
-        result = run_peer(case, options.seed, options.python, options.threads)
+    if options.contender in PEER_SCRIPTS:
+        result = run_peer(case, options.contender, options.seed, options.python, options.threads)
     else:
         result = run_ours(case, case.suites[options.contender], options.seed)
     about = {"case": options.case, "contender": options.contender, "seed": options.seed}
     options.path.write_text(json.dumps({**about, **result}, indent=2) + "\n")
     print(
         f"{options.case:18s} {options.contender:18s} seed {options.seed}: "
-        f"{result['seconds']:7.1f} s, final return {result['final_return']:8.1f}, "
+        f"{result['seconds']:7.1f} s, final return {result['final_return'] or math.nan:8.1f}, "
         f"by its mode {result['evaluation']:8.1f}",
         flush=True,
     )
@@ -245,11 +254,11 @@ def summary(options: argparse.Namespace) -> None:
     results = [json.loads(path.read_text()) for path in sorted(OUT.glob("*.*.*.json"))]
     for name, case in CASES.items():
         rows[name] = {}
-        for contender in [*case.suites, PEER]:
+        for contender in [*case.suites, PEER, *case.timed_against]:
             runs = runs_of(results, name, contender)
-            if not runs:
+            if not runs and contender not in case.timed_against:
                 continue
-            row: dict[str, Any] = {"seeds": len(runs), **final_figures(runs)}
+            row: dict[str, Any] = {"seeds": len(runs), **final_figures(runs)} if runs else {}
             timed = OUT / "time" / _file(name, contender, 0)
             if timed.exists():
                 taken = json.loads(timed.read_text())
@@ -282,7 +291,8 @@ def print_table(rows: dict[str, Any]) -> None:
     for name, contenders in rows.items():
         for contender, row in contenders.items():
             returns = [
-                "{:.0f} ({:.0f} to {:.0f})".format(*row[k]) for k in ("final_return", "evaluation")
+                "{:.0f} ({:.0f} to {:.0f})".format(*row[k]) if k in row else ""
+                for k in ("final_return", "evaluation")
             ]
             names = ("seconds", "times_faster", "times_faster_again", "times_faster_compiled")
             figures = [f"{row[k]:.1f}" if k in row else "" for k in names]

@@ -14,6 +14,8 @@ from adaptax.core.spec import check_task_count
 Params = Mapping[str, Any]
 Value = int | float | str | np.ndarray
 """What may stand for {"value": it}."""
+MOST_LISTED = 10**6
+"""Tasks of a list; more than are drawn in seconds, and than anybody evaluates on."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,20 @@ class TaskList:
         size = len(self.tasks)
         rounds = [rng.permutation(size) for _ in range(-(-n // size))]
         return tuple(self.tasks[i] for i in np.concatenate(rounds)[:n])
+
+
+def check_listable(name: str, num_tasks: int) -> None:
+    """Raise where a suite's settings ask for more tasks than can be listed within seconds."""
+    told = f"{name}: {num_tasks:,} tasks are too many to list; at most {MOST_LISTED:,}"
+    check(num_tasks <= MOST_LISTED, told)
+
+
+def drawn_list(
+    name: str, draw: Callable[[np.random.Generator], Params], rng: np.random.Generator, n: int
+) -> TaskList:
+    """A list of n tasks, whose parameters are drawn one after another."""
+    check_listable(name, n)
+    return TaskList(name, [draw(rng) for _ in range(n)])
 
 
 def task_lists(

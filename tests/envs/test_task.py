@@ -9,6 +9,7 @@ import pytest
 
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import ClassTasks, TaskList, TaskRange
+from adaptax.experiment.build import make_suite
 
 
 def listed(num: int) -> TaskList:
@@ -99,3 +100,20 @@ def test_classes_must_have_as_many_tasks_each():
 
 def test_tasks_without_a_class_have_none():
     assert TaskList("toy", [{"x": 1}]).tasks[0].class_name is None
+
+
+@pytest.mark.parametrize(
+    ("suite", "setting"),
+    [
+        ("bandit", "num_test_tasks"),
+        ("tabular-mdp", "num_test_tasks"),
+        ("point-goal", "num_test_tasks"),
+        ("walker-params", "num_test_tasks"),
+        ("half-cheetah-vel", "num_train_tasks"),
+        ("gridworld", "size"),
+        ("recall", "num_cues"),
+    ],
+)
+def test_more_tasks_than_can_be_listed_are_refused_at_once(suite, setting):
+    with pytest.raises(ConfigError, match="too many to list; at most 1,000,000"):
+        make_suite(suite, **{setting: 2_000_000_000})

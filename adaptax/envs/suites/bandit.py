@@ -15,7 +15,7 @@ from adaptax.core.rng import named_generator
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import Params, TaskList, TaskRange
+from adaptax.envs.task import Params, TaskRange, drawn_list
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,5 @@ def bandit(config: BanditConfig) -> Suite:
         return {"means": rng.random(config.num_arms, np.float32)}
 
     held_out = named_generator(config.task_seed, "bandit", "test")
-    test = TaskList("bandit-test", [draw(held_out) for _ in range(config.num_test_tasks)])
+    test = drawn_list("bandit-test", draw, held_out, config.num_test_tasks)
     return compiled_suite("bandit", env, TaskRange("bandit", draw), test)

@@ -18,7 +18,7 @@ from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import TaskList
+from adaptax.envs.task import TaskList, check_listable
 
 MOVES = np.array([[0, 1], [0, -1], [-1, 0], [1, 0], [0, 0]], np.int32)
 """[A, 2]: what up, down, left, right and stay add to (x, y)."""
@@ -43,6 +43,7 @@ class GridworldConfig:
             self.size >= 3,
             f"size must be at least 3, not {self.size}: on fewer cells none is far from the start",
         )
+        check_listable("gridworld", self.size**2)
 
 
 @dataclass(frozen=True)

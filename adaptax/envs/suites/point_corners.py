@@ -23,7 +23,7 @@ from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.envs.env import Env
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import Params, TaskList, TaskRange
+from adaptax.envs.task import Params, TaskList, TaskRange, drawn_list
 
 CORNERS = np.array([[-2, -2], [2, -2], [-2, 2], [2, 2]], np.float32)
 _SUCCESS_DISTANCE = 0.5
@@ -217,7 +217,7 @@ def point_walls(config: PointWallsConfig) -> Suite:
         return {"goal": CORNERS[rng.integers(4)], "gaps": gaps.astype(np.float32)}
 
     held_out = named_generator(config.task_seed, name, "test")
-    test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
+    test = drawn_list(f"{name}-test", draw, held_out, config.num_test_tasks)
     return compiled_suite(name, env, TaskRange(name, draw), test)
 
 

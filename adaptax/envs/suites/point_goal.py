@@ -15,7 +15,7 @@ from adaptax.core.rng import named_generator
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import Params, TaskList, TaskRange
+from adaptax.envs.task import Params, TaskRange, drawn_list
 
 
 @dataclass(frozen=True)
@@ -124,5 +124,5 @@ def _suite(name: str, config: PointGoalConfig, env: PointEnv) -> Suite:
         return {"goal": goal}
 
     held_out = named_generator(config.task_seed, name, "test")
-    test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
+    test = drawn_list(f"{name}-test", draw, held_out, config.num_test_tasks)
     return compiled_suite(name, env, TaskRange(name, draw), test)

@@ -17,7 +17,7 @@ from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import TaskList
+from adaptax.envs.task import TaskList, check_listable
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class RecallConfig:
     def __post_init__(self) -> None:
         check_positive(self, "num_questions")
         check(self.num_cues >= 2, f"num_cues must be at least 2, not {self.num_cues}")
+        check_listable("recall", self.num_cues)
         check(
             self.horizon >= 2 * self.num_questions,
             f"horizon {self.horizon} must be at least twice num_questions {self.num_questions}: "

@@ -15,7 +15,7 @@ from adaptax.core.rng import named_generator
 from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.compiled import compiled_suite
-from adaptax.envs.task import Params, TaskList, TaskRange
+from adaptax.envs.task import Params, TaskRange, drawn_list
 
 _PRIOR_MEAN, _PRIOR_STD = 1.0, 1.0
 """Mean and deviation of the mean reward of a state and an action, which is normal."""
@@ -100,5 +100,5 @@ def tabular_mdp(config: TabularMDPConfig) -> Suite:
         }
 
     held_out = named_generator(config.task_seed, name, "test")
-    test = TaskList(f"{name}-test", [draw(held_out) for _ in range(config.num_test_tasks)])
+    test = drawn_list(f"{name}-test", draw, held_out, config.num_test_tasks)
     return compiled_suite(name, env, TaskRange(name, draw), test)

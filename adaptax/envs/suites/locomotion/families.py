@@ -16,7 +16,7 @@ from adaptax.core.rng import named_generator
 from adaptax.envs.physics.body import Body, Physics
 from adaptax.envs.physics.suite import mujoco_suite
 from adaptax.envs.suite import Suite
-from adaptax.envs.task import Params, TaskDistribution, TaskList, TaskRange
+from adaptax.envs.task import Params, TaskDistribution, TaskList, TaskRange, drawn_list
 
 TRIAL_EPISODES = 3
 """PEARL's protocol (oyster, configs): two episodes to explore and one that counts."""
@@ -65,7 +65,7 @@ def drawn_tasks_suite(name: str, config: DrawnTasksConfig, body: Body, draw: Dra
 
     def listed(split: str, num_tasks: int) -> TaskList:
         rng = named_generator(config.task_seed, name, split)
-        return TaskList(f"{name}-{split}", [draw(rng) for _ in range(num_tasks)])
+        return drawn_list(f"{name}-{split}", draw, rng, num_tasks)
 
     train: TaskDistribution = TaskRange(f"{name}-train", draw)
     if config.num_train_tasks is not None:
