@@ -13,6 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rl2_cells import CELLS, RL2
+
 import adaptax
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.pretrained import FOLDER
@@ -48,21 +50,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "bandit": {
         "algorithm_or_name": "rl2-ppo",
         "suite_or_name": "bandit",
-        "algorithm": {
-            "meta_batch_size": 1024,
-            "hidden_sizes": (32,),
-            "memory": {"kind": "gru", "size": 64},
-            "num_epochs": 4,
-            "num_minibatches": 8,
-            "lr": 2e-3,
-            "lr_schedule": "linear",
-            "value_coeff": 10.0,
-            "entropy_method": "regularized",
-            "entropy_coeff": 0.005,
-            "discount": 1.0,
-            "gae_lambda": 0.95,
-            "reward_scale": 0.2,
-        },
+        "algorithm": {**RL2, **CELLS["bandit-5x10"].algorithm},
         "num_iterations": 500,
         "evaluation_interval": 50,
         "snapshot_interval": 50,

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_type_hints
@@ -81,6 +84,39 @@ def test_a_link_to_a_missing_heading_is_noticed():
 def test_every_page_is_on_the_map():
     linked = {(ROOT / "docs" / t).resolve() for t in relative_links(ROOT / "docs" / "index.md")}
     assert [page for page in PAGES[2:] if page not in linked and page.name != "index.md"] == []
+
+
+def test_what_the_site_loads_is_in_the_repository():
+    listed = re.findall(r"^extra_\w+: \[(.+)\]$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    files = [f"docs/{name.strip()}" for names in listed for name in names.split(",")]
+    assert len(files) == 4 and all((ROOT / name).is_file() for name in files)
+    git = ["git", "-C", str(ROOT), "check-ignore", "--no-index", *files]
+    assert subprocess.run(git, capture_output=True, check=False).stdout == b""
+
+
+def formulas(page):
+    """What `$$...$$` and `$...$` hold outside code, and whether each stands by itself."""
+    text = re.sub(r"`[^`\n]*`", "", prose(page))
+    found = re.split(r"\$\$(.+?)\$\$", text, flags=re.S)
+    inline = [f for part in found[::2] for f in re.findall(r"(?<!\$)\$(\S[^$\n]*)\$", part)]
+    return [(f, True) for f in found[1::2]] + [(f, False) for f in inline]
+
+
+SET_ALL = """
+const katex = require(process.argv[1]);
+for (const [formula, displayMode] of JSON.parse(require("fs").readFileSync(0)))
+  try { katex.renderToString(formula, { displayMode }); }
+  catch (error) { console.log(formula, error.message); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node to run KaTeX")
+def test_every_formula_can_be_set():
+    every = [each for page in PAGES for each in formulas(page)]
+    assert len(every) > 200
+    program = ["node", "-e", SET_ALL, str(ROOT / "docs" / "katex" / "katex.min.js")]
+    told = subprocess.run(program, input=json.dumps(every), capture_output=True, text=True)
+    assert (told.stdout, told.returncode) == ("", 0), told.stderr
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from adaptax.core.errors import check, one_line, unknown_name
-from adaptax.core.plugins import described, loaded, plugins, sound_entries, summary_of
+from adaptax.core.plugins import described, loaded_class, plugins, sound_entries, summary_of
 
 if TYPE_CHECKING:
     from adaptax.algorithms.base import Algorithm
@@ -163,12 +163,10 @@ def all_algorithms() -> list[AlgorithmEntry]:
 
 def _plugin(point: EntryPoint) -> AlgorithmEntry:
     """The entry of an installed package's algorithm; a ConfigError where it is none."""
-    algorithm = loaded(point)
     from adaptax.algorithms.base import Algorithm
 
+    algorithm: type[Any] = loaded_class(point, Algorithm, "adaptax.Algorithm")
     what = described(point)
-    is_one = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    check(is_one, f"{what} is not a subclass of adaptax.Algorithm")
     own_name = getattr(algorithm, "name", None)
     check(own_name == point.name, f"{what} calls itself {own_name!r}")
     entry = AlgorithmEntry(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from adaptax.core.errors import ConfigError, one_line
+from adaptax.core.errors import ConfigError, check, one_line
 
 Entry = TypeVar("Entry")
 
@@ -37,6 +37,14 @@ def loaded(point: EntryPoint) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:  # whatever somebody's module does
         raise ConfigError(f"{described(point)} cannot be loaded: {one_line(error)}") from error
+
+
+def loaded_class(point: EntryPoint, base: type, base_name: str) -> Any:
+    """The class that an entry point names; a ConfigError where it is no subclass of `base`."""
+    found = loaded(point)
+    is_one = isinstance(found, type) and issubclass(found, base)
+    check(is_one, f"{described(point)} is not a subclass of {base_name}")
+    return found
 
 
 def sound_entries(

@@ -17,7 +17,7 @@ from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback, installed_callbacks
+from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.pretrained import run_path
@@ -128,7 +128,6 @@ def train(
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
-    installed_callbacks(config.callbacks)  # which may be refused, before anything is said
     trainer: Trainer | Group
     if seeds is None:
         trainer = Trainer(config, agent, chosen, callbacks)

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
-from adaptax.core.plugins import described, loaded, plugins, sound_entries
+from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
@@ -127,10 +127,8 @@ def _made(name: str) -> Callback:
 
 
 def _plugin(point: EntryPoint) -> type[Callback]:
-    callback: Any = loaded(point)
-    is_one = isinstance(callback, type) and issubclass(callback, Callback)
-    check(is_one, f"{described(point)} is not a subclass of adaptax.Callback")
-    return cast(type[Callback], callback)
+    callback: type[Callback] = loaded_class(point, Callback, "adaptax.Callback")
+    return callback
 
 
 def _is_ours(name: str) -> bool:

@@ -159,7 +159,6 @@ def train_command(args: list[str]) -> None:
     _, make = find_suite(names[1]).load()
 
     from adaptax.experiment.build import with_config
-    from adaptax.experiment.callbacks import installed_callbacks
     from adaptax.experiment.recipe import CLASS_DEFAULTS
     from adaptax.experiment.trainer import Trainer
 
@@ -167,7 +166,6 @@ def train_command(args: list[str]) -> None:
     together = "--on ray trains the seeds of a group: say which, for example --seeds 0:5"
     check(options.on == "here" or options.seeds is not None, together)
     set_up_process(options.trainer.num_cores)
-    installed_callbacks(options.trainer.callbacks)  # which may be refused, before anything is said
     suite = with_config(make, options.suite)
     algorithm = algorithm_class(options.algorithm, suite.spec)
     trainer: Any
@@ -308,13 +306,11 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.sweep import Sweep, is_sweep, read_sweep
+    from adaptax.experiment.weights import not_whole
 
     run_dir = run_path(options.run_dir)
     if is_pretrained(run_dir):
-        raise ConfigError(
-            f"{options.run_dir} has weights only and cannot be resumed; a new run begins with them "
-            f"by `adaptax train ALGORITHM SUITE --init-from {options.run_dir}`"
-        )
+        raise ConfigError(not_whole(options.run_dir))
     if is_sweep(run_dir):
         as_planned = options.num_iterations is options.num_workers is None
         check(
@@ -530,8 +526,11 @@ def doctor_command(args: list[str]) -> None:
         print(json.dumps(about, indent=2))
         return
     for name, value in about.items():
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        print(f"{name.replace('_', ' ')}: {text}")
+        if isinstance(value, dict):
+            value = "; ".join(
+                f"{k}: {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in value.items()
+            )
+        print(f"{name.replace('_', ' ')}: {value}")
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

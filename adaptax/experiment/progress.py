@@ -6,12 +6,14 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from adaptax.experiment.console import Forgiving, say
 from adaptax.experiment.logger import Row
+from adaptax.experiment.trainer_config import A_DAY
 
 LONG = 5.0
 """Seconds after which an iteration that is not done yet is said to be under way."""
@@ -26,10 +28,13 @@ class Progress:
     clock.
 
     `limits` are on fields of the rows: `iteration`, `seconds`, `num_steps`; the time left is that
-    to the first of them, at the pace of the last 20 rows, or 20 seconds if rows come faster.
+    to the first of them, at the pace of the last 20 rows, or 20 seconds if rows come faster. Where
+    that is days, and no limit on seconds was set, it `warns` once, of a quiet run too.
     """
 
-    def __init__(self, limits: dict[str, float], *, quiet: bool = False) -> None:
+    def __init__(
+        self, limits: dict[str, float], *, quiet: bool = False, warns: bool = True
+    ) -> None:
         self._quiet = quiet
         self._limits = limits
         self._recent: deque[tuple[float, Row]] = deque(maxlen=20)
@@ -41,6 +46,7 @@ class Progress:
         """The line of each seed of a group."""
         self._places: dict[int, Any] = {}
         """Where on the terminal it is."""
+        self._warns = warns and "seconds" not in limits
         self._lock = threading.Lock()
         self._begun: tuple[int, float] | None = None
         """The iteration under way, and when it began."""
@@ -77,20 +83,22 @@ class Progress:
 
     def update(self, row: Row) -> None:
         """Show a row of training."""
-        if not self._quiet:
-            with self._lock:
-                self._begun = None
-                self._show(row)
+        with self._lock:
+            self._begun = None
+            self._note(row)
+            if not self._quiet:
+                self._show()
 
     def update_group(self, rows: Mapping[int, Row]) -> None:
         """Show the mean of a group's rows, by seed; each one on a terminal, and at the end."""
-        if self._quiet:
-            return
         with self._lock:
             self._begun = None
+            self._note(mean_row(rows.values()))
+            if self._quiet:
+                return
             for seed, row in rows.items():
                 self._show_member(seed, row)
-            self._show(mean_row(rows.values()), "mean | ")
+            self._show("mean | ")
 
     def tell(self, line: str) -> None:
         """Show a line that stays."""
@@ -110,11 +118,25 @@ class Progress:
             self._places[seed] = self._bar.add_task("", total=1.0, line="")
         self._bar.update(self._places[seed], completed=self._fraction(row) or 0.0, line=line)
 
-    def _show(self, row: Row, who: str = "") -> None:
+    def _note(self, row: Row) -> None:
+        """Have a row count for the pace; warn where that tells of days."""
         now = time.monotonic()
         if len(self._recent) > 1 and now - self._recent[-2][0] < 1.0:
             self._recent.pop()
         self._recent.append((now, row))
+        if not self._warns or now - self._recent[0][0] < LONG:
+            return
+        days = (self._seconds_left() or 0.0) / A_DAY
+        if days > 1:
+            self._warns = False
+            warnings.warn(
+                f"at its pace this run takes {days:,.1f} days more; --num-iterations, --num-steps "
+                "or --max-seconds end it sooner",
+                stacklevel=3,
+            )
+
+    def _show(self, who: str = "") -> None:
+        now, row = self._recent[-1]
         self._line = line = who + " | ".join(self._parts(row))
         if self._bar is not None:
             done = self._fraction(row)

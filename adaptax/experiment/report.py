@@ -48,8 +48,8 @@ from adaptax.experiment.train_command import (
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
-VIDEO = "video.gif"
-"""What `adaptax video` leaves in a run's directory."""
+VIDEOS = {"video.mp4": "video/mp4", "video.webp": "image/webp", "video.gif": "image/gif"}
+"""What `adaptax video` leaves in a run's directory, the first of which is shown, and its type."""
 
 
 def write_report(
@@ -243,12 +243,11 @@ class Report:
         found = []
         for group in self.groups:
             for run in group.runs:
-                path = run.directory / VIDEO
-                if path.is_file():
-                    what = f"{group.name}, seed {run.seed}: before and after adaptation"
-                    data = base64.b64encode(read_plain(path)).decode()
-                    image = f'<img alt="{escape(what)}" src="data:image/gif;base64,{data}">'
-                    found.append(f"<details><summary>{escape(what)}</summary>{image}</details>")
+                paths = [run.directory / name for name in VIDEOS]
+                if path := next((path for path in paths if path.is_file()), None):
+                    what = escape(f"{group.name}, seed {run.seed}: before and after adaptation")
+                    shown = _moving(path, what)
+                    found.append(f"<details><summary>{what}</summary>{shown}</details>")
         return "".join(found)
 
     def _protocol(self) -> str:
@@ -336,3 +335,12 @@ def check_page(out: Path) -> None:
     """Raise an AdaptaxError unless a page can have this name."""
     if out.suffix not in (".html", ".htm"):
         raise AdaptaxError(f"cannot write a page {out}: its name must end in .html")
+
+
+def _moving(path: Path, what: str) -> str:
+    """A video as an element that holds all of it."""
+    kind = VIDEOS[path.name]
+    source = f"data:{kind};base64,{base64.b64encode(read_plain(path)).decode()}"
+    if kind.startswith("video"):
+        return f'<video aria-label="{what}" controls loop muted playsinline src="{source}"></video>'
+    return f'<img alt="{what}" src="{source}">'

@@ -15,7 +15,7 @@ Figure = dict[str, Any]
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    "img-src data: blob:; media-src data:; base-uri 'none'; form-action 'none'"
 )
 STYLE = """
 :root { color-scheme: light; --line: #d0d5da; --quiet: #4a5560; --accent: #005a93; }
@@ -55,7 +55,7 @@ th:first-child { position: sticky; left: 0; background: #fff; text-align: left;
 tbody th { font-weight: 600; }
 pre { background: #f3f5f7; padding: .75rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 .warning { border-left: 4px solid #b35c00; background: #fff6e8; padding: .5rem .75rem; }
-img { max-width: 100%; height: auto; }
+img, video { max-width: 100%; height: auto; }
 summary { cursor: pointer; padding: .25rem 0; }
 """
 SCRIPT = """

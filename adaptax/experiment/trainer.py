@@ -25,7 +25,7 @@ from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten
 from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback, Callbacks
+from adaptax.experiment.callbacks import Callback, Callbacks, installed_callbacks
 from adaptax.experiment.console import say
 from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
@@ -44,7 +44,7 @@ from adaptax.experiment.run_dir import (
     write_config,
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
-from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_whole, saved_state
 from adaptax.learning.minibatches import over_the_run
@@ -81,6 +81,8 @@ class Trainer:
         self.iteration = 0
         """Iterations done."""
         self.state: PyTree = None
+        self._transferred: PyTree = None
+        """The state to begin with, where it was looked at beforehand."""
         self.sampler = Sampler(suite, suite.train, config.seed, "train")
         self._evaluator = Evaluator(config.evaluation, suite, config.seed)
         if config.evaluation_interval is not None:
@@ -181,17 +183,25 @@ class Trainer:
 
     def _first_state(self) -> PyTree:
         """What training begins with: fresh, or what another run has learned."""
+        if self._transferred is not None:
+            state, self._transferred = self._transferred, None
+            return state
         state = self.algorithm.initial_state(named_key(self.config.seed, "init"))
         if self.config.init_from is None:
             return state
         return learned_elsewhere(run_path(self.config.init_from), self.algorithm, state)
 
     def check_start(self) -> None:
-        """Raise an AdaptaxError where a run cannot begin; nothing is written or said."""
+        """Raise an AdaptaxError where a run cannot begin; nothing is written or said.
+
+        A warning where it will take days for certain.
+        """
+        installed_callbacks(self.config.callbacks)
         check_run_dir(self.run_dir, overwrite=self.config.overwrite)
         self.algorithm.check_size()
+        warn_of_days(self.config)
         if self.config.init_from is not None:
-            self._first_state()
+            self._transferred = self._first_state()
 
     def _renew_callbacks(self) -> None:
         """Have all callbacks as before any run."""
@@ -314,7 +324,7 @@ class Trainer:
         config, log = self.config, self._log
         self._interrupted, self._stopped = False, ""
         limits = config.limits()
-        self._progress = progress = Progress(limits, quiet=config.quiet)
+        self._progress = progress = Progress(limits, quiet=config.quiet, warns=self.alone)
         with log, progress, self._signals(), self.callbacks.running(self):
             if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()

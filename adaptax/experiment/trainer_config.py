@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -10,6 +11,10 @@ from adaptax.core.errors import check, unknown_name
 from adaptax.experiment.evaluator import EvaluatorConfig
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+A_DAY = 24 * 3600
+MOST_STEPS_A_SECOND = 10**6
+"""Which only the fastest environments take."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +79,16 @@ class TrainerConfig:
         }
         set_ones = {name: limit for name, limit in limits.items() if limit is not None}
         return set_ones or {"iteration": 100}
+
+
+def warn_of_days(config: TrainerConfig) -> None:
+    """Warn where so many environment steps are asked for that they take days in any case."""
+    limits = config.limits()
+    days = limits.get("num_steps", 0) / (A_DAY * MOST_STEPS_A_SECOND)
+    if days > 1 and len(limits) == 1:
+        warnings.warn(
+            f"training may take {days:,.0f} days or more: it is of {config.num_steps:,} "
+            f"environment steps, at {MOST_STEPS_A_SECOND:,} a second; --num-steps for fewer, or "
+            "--max-seconds",
+            stacklevel=3,
+        )

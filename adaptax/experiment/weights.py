@@ -41,10 +41,15 @@ def check_whole(tree: dict[str, Any], run_dir: Any) -> None:
     It lacks optimizers, replays and where interaction stood.
     """
     if tree.get(WEIGHTS_ONLY) is True:
-        raise SnapshotError(
-            f"{run_dir} holds weights only, without optimizer and sampler, and cannot be resumed; "
-            f"a new run begins with them by `adaptax train ALGORITHM SUITE --init-from {run_dir}`"
-        )
+        raise SnapshotError(not_whole(run_dir))
+
+
+def not_whole(run_dir: Any) -> str:
+    """What is said of weights that somebody would train on with."""
+    return (
+        f"{run_dir} holds weights only, without optimizer and sampler, and cannot be resumed; "
+        f"a new run begins with them by `adaptax train ALGORITHM SUITE --init-from {run_dir}`"
+    )
 
 
 def _is_weight(algorithm: Kind, name: str) -> bool:

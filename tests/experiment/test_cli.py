@@ -19,6 +19,7 @@ import adaptax
 from adaptax.core import files
 from adaptax.experiment import cli, gl_backend
 from adaptax.experiment.logger import read_rows
+from adaptax.experiment.trainer import Trainer
 
 TRAIN = ["train", "nop", "point-goal"]
 TOO_LONG = 300 * "a"
@@ -363,6 +364,15 @@ def test_an_evaluation_that_takes_days_is_a_warning_with_the_estimate(inside, ca
         cli.main(words)
     warning, _ = capsys.readouterr().err.splitlines()
     assert "may take 111 hours at a million steps a second: up to 400,000,001,200 st" in warning
+
+
+def test_steps_that_take_days_are_a_warning_before_the_run_begins(inside, capsys, monkeypatch):
+    monkeypatch.setattr(Trainer, "run", lambda _: sys.exit(0))
+    with pytest.raises(SystemExit):
+        cli.main([*TRAIN, "--run-dir", "new", "--num-steps", "1000000000000"])
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "may take 12 days or more: it is of 1,000,000,000,000 environment steps" in warning
+    assert not Path("new").exists()
 
 
 def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):

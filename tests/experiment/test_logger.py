@@ -3,6 +3,7 @@ import math
 import os
 import sys
 import threading
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -182,6 +183,24 @@ def test_a_line_tells_pace_time_left_and_return(clock, capsys):
 )
 def test_time_left_is_that_to_the_nearest_limit(clock, capsys, limits, left):
     assert left in shown(clock, capsys, [20.0] * 3, **limits)[-1].split(" | ")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_run_that_takes_days_is_one_warning_with_the_estimate(clock, capsys, quiet):
+    with pytest.warns(UserWarning, match="days more") as told:
+        shown(clock, capsys, [1_000.0] * 4, quiet=quiet, iteration=1_002)
+    (warning,) = told
+    assert "at its pace this run takes 11.6 days more" in str(warning.message)
+
+
+@pytest.mark.parametrize(
+    ("pause", "limits"),
+    [(1_000.0, {"iteration": 80}), (1_000.0, {"iteration": 1_002, "seconds": 1e6}), (1e4, {})],
+)
+def test_a_run_of_a_day_or_one_that_says_when_it_ends_is_none(clock, capsys, pause, limits):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown(clock, capsys, [pause] * 4, **limits)
 
 
 def test_the_pace_is_that_of_recent_rows(clock, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import re
@@ -12,11 +13,12 @@ from html.parser import HTMLParser
 import browser
 import numpy as np
 import pytest
+from PIL import Image
 from scored_runs import make_group, make_run
 
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment import cli, report, report_figures, report_page
+from adaptax.experiment import cli, report, report_figures, report_page, video
 from adaptax.experiment.curves import Curve, load_groups
 from adaptax.experiment.report import write_report
 
@@ -68,7 +70,7 @@ def with_classes(group):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A page of two groups with goals, classes, a video, and names that are HTML."""
+    """A page of two groups with goals, classes, two videos, and names that are HTML."""
     place = tmp_path_factory.mktemp("report")
     params = [{"speed": float(i), "goal": [float(i), 1.0 - i], "id": EVIL} for i in range(3)]
     good = make_group(place / "good", SCORES, name=EVIL, params=params)
@@ -76,6 +78,8 @@ def written(tmp_path_factory):
     with_classes(good)
     with_classes(poor)
     (good / "seed-0" / "video.gif").write_bytes(GIF)
+    frames = [Image.new("RGB", (16, 16), (40 * i, 0, 0)) for i in range(4)]
+    (good / "seed-1" / "video.mp4").write_bytes(video._mp4(frames))
     out = place / "new" / "report.html"
     write_report(load_groups([good, poor]), out)
     return out
@@ -101,6 +105,15 @@ def test_sections_are_those_that_the_runs_have(page):
     ]
     links = {attrs["href"] for attrs in page.all("a")}
     assert links == {"#content", *(f"#{attrs['id']}" for attrs in page.all("h2"))}
+
+
+def test_videos_of_both_kinds_are_in_the_page(page):
+    (picture,), (film,) = page.all("img"), page.all("video")
+    kind, _, data = picture["src"].partition(",")
+    assert (kind, base64.b64decode(data)) == ("data:image/gif;base64", GIF)
+    kind, _, data = film["src"].partition(",")
+    assert (kind, base64.b64decode(data)[4:8]) == ("data:video/mp4;base64", b"ftyp")
+    assert film["aria-label"].endswith("seed 1: before and after adaptation")
 
 
 def test_nothing_outside_the_file_is_asked_for(page):
@@ -323,6 +336,15 @@ def test_a_browser_draws_every_figure_in_the_width_that_it_has(chromium, written
     said = [e["params"] for e in chromium.events if e["method"] == "Log.entryAdded"]
     thrown = [e["params"] for e in chromium.events if e["method"] == "Runtime.exceptionThrown"]
     assert (said, thrown) == ([], [])
+
+
+def test_a_browser_plays_a_video(chromium, written):
+    chromium.open(written, 390)
+    ready = """new Promise(done => { const film = document.querySelector("video");
+        film.parentElement.open = true; film.load();
+        film.onerror = () => done(film.error.message);
+        film.onloadeddata = () => done([film.videoWidth, film.duration > 0]); })"""
+    assert chromium.value(ready) == [16, True]
 
 
 def test_the_first_column_stays_in_sight_where_a_table_scrolls(chromium, written):

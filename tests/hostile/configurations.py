@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
+from config_fields import harmless, leaves
 from small import SMALL
 
 from adaptax.algorithms.registry import ALGORITHMS
@@ -17,33 +17,11 @@ from adaptax.experiment.trainer_config import TrainerConfig
 INTEGERS = [-(2**70), -1, 0, 1, 2, 3, 5, 7, 64, 1000, 10**6, 10**9, 2**31 - 1, 2**31]
 NUMBERS = [math.nan, math.inf, -math.inf, -1.0, -1e-9, 0.0, 1e-300, 1e-9, 0.5, 1.0, 1.5, 1e30]
 WORDS = ["", "x", "none", "None", "True", "1e3", "--", "../x", "ü", "$x^{$", "a b", "\n"]
-SMALL_INTEGERS, SMALL_NUMBERS = [1, 2, 3, 4, 8, 16], [0.0, 1e-3, 0.05, 0.3, 0.9, 1.0]
 SUITE_NAMES = [name for name in SUITES if not name.startswith((GYM_PREFIX, ML1_PREFIX))]
 SUITE_NAMES += ["ml1-reach-v3"]
 SUITE_NAMES += [f"gym:{name}-v1" for name in ("CartPole", "Pendulum", "Acrobot", "FrozenLake")]
 UNTOUCHED = ("run_dir", "num_cores", "num_ray_actors", "quiet", "trackers")
 """Fields that are this program's business; trackers write where they do."""
-
-
-def leaves(config: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Every field's path, type and value, those of nested configs too."""
-    hints, found = get_type_hints(type(config)), []
-    for f in dataclasses.fields(config):
-        value, name = getattr(config, f.name), f"{path}.{f.name}"
-        nested = dataclasses.is_dataclass(value)
-        found += leaves(value, name) if nested else [(name, hints[f.name], value)]
-    return found
-
-
-def harmless(hint: Any) -> list[Any]:
-    """Small values of a field's type."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    if get_origin(hint) is tuple:
-        return [(item,) for item in harmless(get_args(hint)[0])]
-    if get_args(hint):
-        return [None, *(v for t in get_args(hint) if t is not type(None) for v in harmless(t))]
-    return {int: SMALL_INTEGERS, float: SMALL_NUMBERS, bool: [False, True]}.get(hint, [])
 
 
 def command(rng: random.Random) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import math
@@ -12,11 +11,12 @@ import tempfile
 import warnings
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+from config_fields import harmless, leaves
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small import SMALL
@@ -34,35 +34,13 @@ from adaptax.experiment.trainer import Trainer, TrainerConfig
 INTEGERS = [-(2**70), -1, 0, 1, 2, 3, 5, 64, 2**31]
 NUMBERS = [math.nan, math.inf, -math.inf, -1.0, -1e-9, 0.0, 1e-9, 0.5, 1.0, 1.5, 1e30]
 WORDS = ["", "x", "none", "None", "True", "1e3", "--", "../x", "\x00", "ü"]
-SMALL_INTEGERS, SMALL_NUMBERS = [1, 2, 3, 4, 8, 16], [0.0, 1e-3, 0.05, 0.3, 0.9, 1.0]
 SUITE_NAMES = [n for n in SUITES if not n.startswith((*PREFIXES, "ml", "mt"))]
 SUITE_NAMES += ["gym:CartPole-v1"]
-
-
-def leaves(config: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Every field's path, type and value, those of nested configs too."""
-    hints, found = get_type_hints(type(config)), []
-    for f in dataclasses.fields(config):
-        value, name = getattr(config, f.name), f"{path}.{f.name}"
-        nested = dataclasses.is_dataclass(value)
-        found += leaves(value, name) if nested else [(name, hints[f.name], value)]
-    return found
 
 
 def nasty(hint: Any) -> list[Any]:
     """Values that a careless person or a hostile file might give a field."""
     return [*INTEGERS, *NUMBERS, *WORDS]
-
-
-def harmless(hint: Any) -> list[Any]:
-    """Small values of a field's type."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    if get_origin(hint) is tuple:
-        return [(item,) for item in harmless(get_args(hint)[0])]
-    if get_args(hint):
-        return [None, *(v for t in get_args(hint) if t is not type(None) for v in harmless(t))]
-    return {int: SMALL_INTEGERS, float: SMALL_NUMBERS, bool: [False, True]}.get(hint, [])
 
 
 class Accepted(Exception):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check, unknown_name
-from adaptax.core.plugins import described, loaded, plugins, sound_entries
+from adaptax.core.plugins import loaded_class, plugins, sound_entries
 from adaptax.networks.memory import fast_weights, transformer
 from adaptax.networks.memory.fast_weights import FastWeights
 from adaptax.networks.memory.gru import GRU
@@ -94,10 +94,8 @@ def plugin_memories() -> dict[str, type[Memory]]:
 
 
 def _plugin(point: EntryPoint) -> type[Memory]:
-    memory: Any = loaded(point)
-    is_one = isinstance(memory, type) and issubclass(memory, Memory)
-    check(is_one, f"{described(point)} is not a subclass of adaptax.networks.memory.Memory")
-    return cast(type[Memory], memory)
+    memory: type[Memory] = loaded_class(point, Memory, "adaptax.networks.memory.Memory")
+    return memory
 
 
 __all__ = [
