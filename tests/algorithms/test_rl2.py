@@ -53,7 +53,7 @@ ppo_else_slow = pytest.mark.parametrize(
 
 # ---- Whole updates against a slow loop ----
 
-TRIALS, HORIZON, SPEC = 4, 6, EnvSpec(2, Continuous(2), 6)
+TRIALS, HORIZON, SPEC = 4, 6, EnvSpec(2, Continuous(2), 6, num_classes=2)
 MAX = {"entropy_method": "max", "normalize_advantage": "none", "stop_entropy_gradient": True}
 CASES = {
     # The first is for `make test`, the others for `make test-slow`.
@@ -61,6 +61,7 @@ CASES = {
     "no bootstrap": {"bootstrap_trial_end": False},
     "entropy in the objective": {"entropy_method": "regularized", "entropy_coeff": 0.2},
     "entropy in rewards": {**MAX, "entropy_coeff": 0.5},
+    "rewards by class": {"normalize_rewards": True},
     "moments of each trial": {"normalize_advantage": "sequence", "clip_value": True},
 }
 
@@ -79,7 +80,7 @@ def random_state(algorithm: Algorithm) -> Any:
     params = jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape)), fresh.params)
     inputs = jnp.asarray(1.0 + 2.0 * rng.normal(size=(1, 50, 6)))
     moments = updated_moments(fresh_moments(6), inputs, jnp.ones((1, 50), bool))
-    state = replace(fresh, params=params, moments={"obs": moments})
+    state = replace(fresh, params=params, moments={**fresh.moments, "obs": moments})
     return in_float64(state)
 
 
@@ -143,6 +144,9 @@ class SlowUpdate:
         config, decay = self.config, self.config.discount * self.config.gae_lambda
         _, entropy, value, next_value = (np.asarray(x) for x in self.along(self.start))
         reward = np.array(self.rollout.reward[:, 0])
+        if config.normalize_rewards:
+            for own in (slice(0, None, 2), slice(1, None, 2)):
+                reward[own] /= np.sqrt(reward[own][self.valid[own]].var() + 1e-8)
         if config.entropy_method == "max":
             reward += config.entropy_coeff * entropy
         raw = np.zeros((TRIALS, HORIZON))
@@ -208,6 +212,27 @@ def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
         expected = SlowUpdate(algorithm, state, rollout).params()
         after, _ = updated(algorithm, state, rollout)
         assert_moved_alike(state.params, after.params, expected)
+
+
+def test_rewards_are_in_units_of_their_class_over_all_iterations():
+    algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, normalize_rewards=True)
+    state, first = algorithm.init(KEY), random_trials(algorithm)
+    second = replace(first, reward=3.0 * first.reward - 1.0)
+    for rollout in (first, second):
+        state = rl2.with_reward_moments(state, rollout)
+    learned = rl2.sequences_of(algorithm.config, algorithm.networks, SPEC, state, second).reward
+    for i in range(TRIALS):
+        seen = [
+            r[m, 0, t]
+            for r in (first.reward, second.reward)
+            for m in (i % 2, i % 2 + 2)
+            for t in range(HORIZON)
+            if first.valid[m, 0, t]
+        ]
+        valid = first.valid[i, 0]
+        expected = algorithm.config.reward_scale * second.reward[i, 0] / np.std(seen)
+        np.testing.assert_allclose(learned[i][valid], expected[valid], rtol=1e-5)
+        assert np.all(learned[i][~valid] == 0)
 
 
 @ppo_else_slow

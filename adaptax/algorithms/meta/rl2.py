@@ -8,7 +8,7 @@ whole trial for one episode: returns run across the inner boundaries. Here is wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Metrics
+from adaptax.algorithms.on_policy import family
 from adaptax.algorithms.on_policy.family import State, policy_actor, scheduled
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
-from adaptax.core.experience import Rollout
+from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
@@ -29,6 +30,7 @@ from adaptax.learning.minibatches import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
 from adaptax.networks.hypernetwork import HeadsConfig
 from adaptax.networks.memory import MemoryConfig
+from adaptax.networks.normalizer import EPSILON, fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import TrialInputs, trial_input_size
 from adaptax.sampling.sampler import Sampler
@@ -88,6 +90,9 @@ class RL2Config(Hyperparameters):
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     reward_scale: float = 0.1
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
+    normalize_rewards: bool = False
+    """Whether that factor is on rewards in units of their standard deviation so far, each class of
+    tasks by its own, so that none of them outweighs the others in what is learned."""
     monte_carlo_returns: bool = False
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
     shuffle: ClassVar[Literal["sequences"]] = "sequences"
@@ -144,6 +149,23 @@ def input_size(spec: EnvSpec) -> int:
     return trial_input_size(spec.observation_size, spec.action)
 
 
+def init_state(
+    config: RL2Config,
+    network: Any,
+    spec: EnvSpec,
+    input_size: int,
+    key: jax.Array,
+    init_optimizer: Callable[[PyTree], PyTree],
+) -> State:
+    """The state before training; of rewards the moments of each class, where they are in use."""
+    state = family.init_state(config, network, input_size, key, init_optimizer)
+    if not config.normalize_rewards:
+        return state
+    num = spec.num_classes
+    moments = jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), fresh_moments(1))
+    return replace(state, moments={**state.moments, "reward": moments})
+
+
 def trial_actor(network: Any, spec: EnvSpec, state: State, *, deterministic: bool) -> TrialInputs:
     """The policy at the start of a trial."""
     return TrialInputs(policy_actor(network, state, deterministic=deterministic), spec.action)
@@ -159,6 +181,21 @@ def collect(config: RL2Config, actor: Actor, sampler: Sampler) -> Rollout:
     """One trial on each of `meta_batch_size` tasks."""
     tasks = sampler.sample_tasks(config.meta_batch_size)
     return sampler.episodes(actor, tasks, 1, trial_length(config, sampler.spec))
+
+
+def with_reward_moments(state: State, rollout: Rollout) -> State:
+    """The state with the moments of each class's rewards, where they are in use.
+
+    Member m has a task of class m modulo their number. Before an update, unlike observations:
+    no one acted by them, and the first iteration has a scale too.
+    """
+    if "reward" not in state.moments:
+        return state
+    old = state.moments["reward"]
+    shape = (-1, len(old["count"]), *rollout.reward.shape[1:])
+    reward, valid = (x.reshape(shape).swapaxes(0, 1) for x in (rollout.reward, rollout.valid))
+    new = jax.vmap(updated_moments)(old, reward[..., None], valid)
+    return replace(state, moments={**state.moments, "reward": new})
 
 
 def sequences_of(
@@ -182,6 +219,10 @@ def sequences_of(
         transitions=transitions,
     )
     reward = sequences.reward
+    if "reward" in state.moments:
+        variance = state.moments["reward"]["variance"]
+        std = jnp.sqrt(jnp.tile(variance, (len(reward) // len(variance), 1)) + EPSILON)
+        reward = reward / std
     if config.entropy_method == "max":
         s = sequences
         _, (acted, _) = network.apply(state.params, s.memory, s.obs, s.reset, method="sequence")

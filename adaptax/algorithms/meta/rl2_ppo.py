@@ -64,7 +64,7 @@ class RL2PPO(Algorithm[State, Rollout]):
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         step, size = optimizer(self.config), rl2.input_size(self.spec)
-        return family.init_state(self.config, self.networks, size, key, step.init)
+        return rl2.init_state(self.config, self.networks, self.spec, size, key, step.init)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """One trial on each of `meta_batch_size` tasks."""
@@ -73,6 +73,7 @@ class RL2PPO(Algorithm[State, Rollout]):
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """Passes of PPO over the trials."""
         config, network = self.config, self.networks
+        state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data)
         loss_of = partial(
             ppo2.loss,

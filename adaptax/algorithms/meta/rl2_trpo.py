@@ -70,7 +70,7 @@ class RL2TRPO(Algorithm[State, Rollout]):
             return {"value": optimizer(self.config).init(part_of(params, "value"))}
 
         size = rl2.input_size(self.spec)
-        return family.init_state(self.config, self.networks, size, key, init_optimizer)
+        return rl2.init_state(self.config, self.networks, self.spec, size, key, init_optimizer)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """One trial on each of `meta_batch_size` tasks."""
@@ -79,6 +79,7 @@ class RL2TRPO(Algorithm[State, Rollout]):
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """A fit of the value, and a step of the policy on all trials."""
         config, network = self.config, self.networks
+        state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data)
         coeff = rl2.loss_entropy_coeff(config, state)
         state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)

@@ -205,7 +205,7 @@ class VariBAD(Algorithm[State, Rollout]):
         policy_key, *keys = jax.random.split(key, 3)
         size = 2 * spec.observation_size + spec.action.size + 1
         step = optimizer(config)
-        policy = family.init_state(config, self.network, size, policy_key, step.init)
+        policy = rl2.init_state(config, self.network, spec, size, policy_key, step.init)
         z, obs = jnp.zeros(config.latent_size), jnp.zeros(spec.observation_size)
         action = jnp.zeros(spec.action.size)
         from_what = (obs, action, obs) if config.reward_from == "transition" else (obs,)
@@ -233,6 +233,7 @@ class VariBAD(Algorithm[State, Rollout]):
     def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Figures]:
         """PPO2 over trials, which count as one episode each, as in rl2-ppo."""
         config, network = self.config, self.network
+        state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
         coeff, entropy = rl2.loss_entropy_coeff(config, state), partial(rl2.entropy, config)
         loss_of = partial(ppo2.loss, config, network, coeff, entropy=entropy)
