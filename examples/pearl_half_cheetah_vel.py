@@ -16,11 +16,13 @@ def main(
     run_dir: str = "runs/pearl-half-cheetah-vel",
 ) -> None:
     """Train, and tell the return after 0, 1 and 2 episodes of exploration on held-out speeds."""
-    suite = make_suite("half-cheetah-vel", high=3.0, horizon=200)
+    suite = make_suite("half-cheetah-vel-pearl")
     algorithm = make_algorithm(
         "pearl",
         suite.spec,
         critic="value",
+        init_weights="original",
+        adam_epsilon=1e-8,
         num_train_tasks=num_train_tasks,
         num_updates=num_updates,
         reward_scale=5.0,

@@ -14,6 +14,7 @@ import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS, find_algorithm
 from adaptax.envs.registry import SUITES, find_suite
+from adaptax.experiment.recipe import all_recipes
 from adaptax.experiment.trainer import TrainerConfig
 
 ROOT = Path(__file__).parent.parent
@@ -218,6 +219,34 @@ def published_variants():
         for words in re.findall(r"`([^`]+)`", table.partition("\n## ")[0])
         if words.split()[0] in SUITES
     ]
+
+
+def variants_with_recipes():
+    """Rows of that table: the suites with flags, and the recipes said to train on one of them."""
+    table = (ROOT / "docs" / "suites.md").read_text().partition("## As published")[2]
+    for line in re.findall(r"^\| .*\|$", table.partition("\n## ")[0], flags=re.M):
+        cells = re.split(r"(?<!\\)\|", line)
+        variants, names = re.findall(r"`([^`]+)`", cells[6]), re.findall(r"[a-z0-9-]+", cells[7])
+        yield [words.split() for words in variants], [n for n in names if n in all_recipes()]
+
+
+def test_recipes_train_on_the_published_variant_that_they_are_said_to():
+    from adaptax.experiment import cli
+
+    any_number = {"num_train_tasks": 1, "num_test_tasks": 1}
+    found = set()
+    for variants, names in variants_with_recipes():
+        for name in names:
+            about = all_recipes()[name].about
+            suites = []
+            plain = [[*variant, "--recipe", "none"] for variant in variants]
+            for suite, *flags in [[about.suites[0], "--recipe", name], *plain]:
+                config = cli.train_options(about.algorithm, suite, flags)[1].suite
+                own = {k: v for k, v in any_number.items() if hasattr(config, k)}
+                suites.append((suite, dataclasses.replace(config, **own)))
+            assert suites[0] in suites[1:], name
+            found.add(name)
+    assert len(found) >= 8
 
 
 def test_published_variants_have_settings_that_exist():

@@ -67,6 +67,9 @@ class Algorithm(ABC, Generic[State, Data]):
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
     trained_episodes: int | None = None
     """Episodes in a row on one task that it is trained on; None where that is no matter."""
+    infers_from_history: ClassVar[bool] = False
+    """Whether `adapt` takes all that it is given into account, however often it is called before,
+    and not only the last rollout."""
     lanes_per_task: int = 1
     """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
     num_cycles: int = 1

@@ -52,6 +52,11 @@ SUITES = {
             "locomotion.half_cheetah:HalfCheetahVelConfig:half_cheetah_vel",
         ),
         SuiteEntry(
+            "half-cheetah-vel-pearl",
+            "the same as PEARL and VariBAD have it: U(0, 3) m/s, episodes of 200 steps",
+            "locomotion.half_cheetah:HalfCheetahVelPearlConfig:half_cheetah_vel_pearl",
+        ),
+        SuiteEntry(
             "half-cheetah",
             "MuJoCo: Gymnasium's HalfCheetah-v5, one task",
             "locomotion.half_cheetah_run:HalfCheetahConfig:half_cheetah",

@@ -94,6 +94,9 @@ class EvaluateArgs:
     """Independent runs on each task, averaged: more make the intervals narrower."""
     num_episodes: int | None = None
     """Episodes in a row on each task."""
+    num_exploration_episodes: int | None = None
+    """How many of these pass before the agent adapts for the first time; it does after each one
+    from then on."""
     num_test_episodes: int | None = None
     """Episodes of the agent after those."""
     deterministic: bool = False

@@ -349,8 +349,7 @@ def evaluate_command(args: list[str]) -> None:
         _evaluate_members(options.run_dir, seeds, args)
         return
     protocol = to_dict(recorded_trainer(run_dir).evaluation)
-    names = ("num_tasks", "num_lanes", "num_episodes", "num_test_episodes")
-    asked = {name: getattr(options, name) for name in names}
+    asked = {name: getattr(options, name) for name in protocol if name != "deterministic"}
     protocol |= {name: value for name, value in asked.items() if value is not None}
     protocol["deterministic"] = protocol["deterministic"] or options.deterministic
     found = "may not compare with what it was"

@@ -14,7 +14,7 @@ from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.config import check_positive
-from adaptax.core.errors import check
+from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import check_task_count
 from adaptax.envs.suite import Suite
@@ -42,6 +42,9 @@ class EvaluatorConfig:
     where the suite has a single task."""
     num_episodes: int | None = None
     """Episodes in a row on each task; by default what the suite's protocol says."""
+    num_exploration_episodes: int = 1
+    """How many of these pass before the agent adapts for the first time, as it does after each one
+    from then on. More than 1 is for those that infer their task from all episodes, as pearl."""
     num_test_episodes: int | None = None
     """Episodes of the agent after those, each from where they left it; by default as many as the
     suite's protocol says: none but for Meta-World."""
@@ -49,7 +52,7 @@ class EvaluatorConfig:
     """Whether to act by the mode of the policy rather than draw from it."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_tasks", "num_lanes", "num_episodes")
+        check_positive(self, "num_tasks", "num_lanes", "num_episodes", "num_exploration_episodes")
         number = self.num_test_episodes
         check(number is None or number >= 0, f"num_test_episodes must not be negative: {number}")
 
@@ -59,9 +62,16 @@ class Evaluator:
 
     def __init__(self, config: EvaluatorConfig, suite: Suite, seed: int) -> None:
         self.config, self.suite = config, suite
+        self._num_exploration = config.num_exploration_episodes
         self.num_episodes = config.num_episodes or suite.spec.trial_episodes
         asked = config.num_test_episodes
         self.num_test_episodes = suite.spec.test_episodes if asked is None else asked
+        in_all, exploration = self.num_episodes + self.num_test_episodes, self._num_exploration
+        check(
+            exploration == 1 or exploration < in_all,
+            f"num_exploration_episodes {exploration} leaves no episode of the {in_all} on a task "
+            "to act on what was seen: it must be less",
+        )
         listed = suite.test.tasks
         available = DEFAULT_NUM_TASKS if listed is None else len(listed)
         self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
@@ -77,16 +87,23 @@ class Evaluator:
 
     def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
         """What decides whether two evaluations can be compared, defaults filled in."""
+        exploration = self._num_exploration
         return {
             "num_tasks": self.num_tasks,
             "num_lanes": self._num_lanes(algorithm),
             "num_episodes": self.num_episodes,
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
+            # Left out where it changes nothing, as runs have it that were recorded before it came.
+            **({} if exploration == 1 else {"num_exploration_episodes": exploration}),
         }
 
     def check_size(self, algorithm: Algorithm[Any, Any]) -> None:
-        """Raise a ConfigError where an evaluation can never fit into memory; warn of a long one."""
+        """Raise a ConfigError where an evaluation cannot be made; warn of a long one.
+
+        It can never fit into memory, or the algorithm does not adapt as it asks.
+        """
+        self._check_exploration(algorithm)
         num_lanes, num_episodes = self._num_lanes(algorithm), self.num_episodes
         horizon = self.suite.spec.horizon
         # Adaptation looks at all episodes before it, of the tasks that are run together.
@@ -110,6 +127,7 @@ class Evaluator:
             "there is no state to evaluate yet: train or load one first, with Trainer.run, .resume "
             "or .load, or take algorithm.init(key)",
         )
+        self._check_exploration(algorithm)
         sampler = self._sampler
         _warn_beyond_training(algorithm, self.num_episodes)
         sampler.restart()
@@ -142,8 +160,8 @@ class Evaluator:
         num_lanes = self._num_lanes(algorithm)
         actor = algorithm.actor(state, deterministic=config.deterministic)
         history: list[Rollout] = []
-        for _ in range(self.num_episodes):
-            if history:
+        for episode in range(self.num_episodes):
+            if episode >= self._num_exploration:
                 actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
             history.append(sampler.episodes(actor, tasks, num_lanes, 1))
         if self.num_test_episodes == 0:
@@ -151,6 +169,13 @@ class Evaluator:
         actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
         test = [sampler.episodes(actor, tasks, num_lanes, 1) for _ in range(self.num_test_episodes)]
         return history, test
+
+    def _check_exploration(self, algorithm: Algorithm[Any, Any]) -> None:
+        if self._num_exploration > 1 and not algorithm.infers_from_history:
+            raise ConfigError(
+                f"num_exploration_episodes {self._num_exploration}: {algorithm.name} does not "
+                "infer its task from all episodes so far and has to adapt after each: it must be 1"
+            )
 
     def abandon(self) -> None:
         """Give up an evaluation that a fault has ended."""

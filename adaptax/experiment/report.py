@@ -261,9 +261,9 @@ class Report:
         lanes, test = protocol.get("num_lanes", 1), protocol.get("num_test_episodes", 0)
         averaged = "" if lanes == 1 else f" in each of {lanes} lanes, whose figures are averaged,"
         episodes = len(row["episodes"])
-        does = (
-            f"{episodes} episodes in a row and adapts after each" if episodes > 1 else "an episode"
-        )
+        first = protocol.get("num_exploration_episodes", 1)
+        adapts = "adapts after each" if first == 1 else f"adapts after each from number {first} on"
+        does = f"{episodes} episodes in a row and {adapts}" if episodes > 1 else "an episode"
         after = f", then {test} test episodes, each from where these left the agent" if test else ""
         acts = "by the mode of" if protocol.get("deterministic") else "drawn from"
         score = self.record["score"].partition(" on ")[0]

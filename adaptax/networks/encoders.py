@@ -1,9 +1,12 @@
 """PEARL's networks: an encoder of context, and a policy and values that are told the task's z.
 
-Hidden layers are rectified linear units with Flax's own start (LeCun et al. 1998).
+Hidden layers are rectified linear units.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,6 +19,28 @@ from adaptax.networks.critics import LOG_STD_RANGE
 from adaptax.networks.mlp import ReluMLP
 
 
+@dataclass(frozen=True)
+class Start:
+    """How the weights of a network with hidden layers are drawn."""
+
+    kernel: nn.initializers.Initializer
+    """Weights of the hidden layers."""
+    bias: nn.initializers.Initializer = nn.initializers.zeros
+    """Their biases."""
+    last: float | None = None
+    """Weights and biases of the last layer are uniform within this bound; None: as all others."""
+
+
+LECUN = Start(nn.initializers.lecun_normal())
+"""Flax's own (LeCun et al. 1998): variance 1 / inputs, no biases."""
+_WITHIN_OUTPUTS = nn.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
+_TENTHS = nn.initializers.constant(0.1)
+ORIGINAL = Start(_WITHIN_OUTPUTS, _TENTHS, last=3e-3)
+"""PEARL's authors': hidden weights uniform within 1 / sqrt(outputs), which their code calls inputs,
+and biases of 0.1."""
+ORIGINAL_POLICY = Start(_WITHIN_OUTPUTS, _TENTHS, last=1e-3)
+
+
 class JointDense(nn.Module):
     """A linear layer of inputs [..., F_i] side by side -> [..., features].
 
@@ -24,15 +49,15 @@ class JointDense(nn.Module):
     """
 
     features: int
+    start: Start = LECUN
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
         """Their weighted sum."""
         sizes = [x.shape[-1] for x in inputs]
-        kernel_init, bias_init = nn.initializers.lecun_normal(), nn.initializers.zeros
-        kernel = self.param("kernel", kernel_init, (sum(sizes), self.features))
+        kernel = self.param("kernel", self.start.kernel, (sum(sizes), self.features))
         parts = jnp.split(kernel, np.cumsum(sizes)[:-1])
-        total = self.param("bias", bias_init, (self.features,))
+        total = self.param("bias", self.start.bias, (self.features,))
         for x, part in zip(inputs, parts, strict=True):
             total = total + x @ part
         return total
@@ -43,26 +68,40 @@ class JointMLP(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     num_outputs: int
+    start: Start = LECUN
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
         """Its outputs."""
-        first, *others = self.hidden_sizes
-        x = nn.relu(JointDense(first)(*inputs))
+        start, (first, *others) = self.start, self.hidden_sizes
+        x = nn.relu(JointDense(first, start)(*inputs))
         # One axis of rows: with more, the gradients of weights would copy what they multiply.
-        rows = ReluMLP(tuple(others))(x.reshape(-1, first))
-        return nn.Dense(self.num_outputs)(rows).reshape(*x.shape[:-1], self.num_outputs)
+        rows = ReluMLP(tuple(others), start.kernel, start.bias)(x.reshape(-1, first))
+        if start.last is None:
+            last = nn.Dense(self.num_outputs, kernel_init=start.kernel, bias_init=start.bias)
+        else:
+            small = _uniform_within(start.last)
+            last = nn.Dense(self.num_outputs, kernel_init=small, bias_init=small)
+        return last(rows).reshape(*x.shape[:-1], self.num_outputs)
+
+
+def _uniform_within(bound: float) -> nn.initializers.Initializer:
+    def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw
 
 
 class LatentValue(nn.Module):
     """Observations [..., O], actions [..., A] or none, and z [..., L] -> values [...]."""
 
     hidden_sizes: tuple[int, ...]
+    start: Start = LECUN
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
         """Values."""
-        return JointMLP(self.hidden_sizes, 1)(*inputs)[..., 0]
+        return JointMLP(self.hidden_sizes, 1, self.start)(*inputs)[..., 0]
 
 
 class LatentPolicy(nn.Module):
@@ -70,11 +109,12 @@ class LatentPolicy(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     num_dimensions: int
+    start: Start = LECUN
 
     @nn.compact
     def __call__(self, obs: jax.Array, z: jax.Array) -> TanhGaussian:
         """The distribution."""
-        outputs = JointMLP(self.hidden_sizes, 2 * self.num_dimensions)(obs, z)
+        outputs = JointMLP(self.hidden_sizes, 2 * self.num_dimensions, self.start)(obs, z)
         mean, log_std = jnp.split(outputs, 2, axis=-1)
         return TanhGaussian(mean, jnp.clip(log_std, *LOG_STD_RANGE))
 
@@ -89,12 +129,13 @@ class ContextEncoder(nn.Module):
     hidden_sizes: tuple[int, ...]
     latent_size: int
     bottleneck: bool
+    start: Start = LECUN
 
     @nn.compact
     def __call__(self, tokens: jax.Array, valid: jax.Array) -> Belief:
         """The belief."""
         num_outputs = (1 + self.bottleneck) * self.latent_size
-        outputs = JointMLP(self.hidden_sizes, num_outputs)(tokens)
+        outputs = JointMLP(self.hidden_sizes, num_outputs, self.start)(tokens)
         if not self.bottleneck:
             return average(outputs, valid)
         mean, raw = jnp.split(outputs, 2, axis=-1)

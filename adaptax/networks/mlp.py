@@ -32,11 +32,17 @@ class ReluMLP(nn.Module):
 
     hidden_sizes: tuple[int, ...]
     kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Features of the last hidden layer."""
         for size in self.hidden_sizes:
-            layer = nn.Dense(size, kernel_init=self.kernel_init, dot_general=dot_general)
+            layer = nn.Dense(
+                size,
+                kernel_init=self.kernel_init,
+                bias_init=self.bias_init,
+                dot_general=dot_general,
+            )
             x = nn.relu(layer(x))
         return x

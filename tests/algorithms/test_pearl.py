@@ -333,6 +333,38 @@ def test_the_state_holds_every_network_by_name():
     assert leaf.shape[0] == 2
 
 
+@pytest.mark.parametrize("epsilon", [1e-5, 0.1])
+def test_adams_epsilon_is_that_of_every_network(epsilon):
+    """The first step is lr g / (|g| + epsilon), and a first moment is then a tenth of g."""
+    algorithm, learner = agent(adam_epsilon=epsilon)
+    after, _ = one_step(adam_epsilon=epsilon)
+    rates = {"critics": "critic_lr", "encoder": "encoder_lr"}
+    for name in ("policy", "critics", "encoder", "log_temperature"):
+        lr = getattr(algorithm.config, rates.get(name, "policy_lr"))
+        gradients = jax.tree.map(lambda m: 10 * m, after.opt_state[name][0].mu)
+        expected = jax.tree.map(
+            lambda x, g, lr=lr: x - lr * g / (jnp.abs(g) + epsilon), learner.params[name], gradients
+        )
+        found = jax.tree.leaves(after.params[name])
+        for one, other in zip(found, jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_networks_start_as_the_setting_says():
+    """Biases of hidden layers are 0.1 with the original's start, and 0 with Flax's."""
+    for start, bias in (("lecun", 0.0), ("original", 0.1)):
+        for critic in ("value", "twin_target"):
+            params = agent(critic=critic, init_weights=start)[1].params
+            for name in set(params) - {"log_temperature"}:
+                layers = params[name]["params"]["JointMLP_0"]
+                np.testing.assert_array_equal(layers["JointDense_0"]["bias"], np.float32(bias))
+    policy, critics = (
+        jnp.abs(params[name]["params"]["JointMLP_0"]["Dense_0"]["kernel"]).max()
+        for name in ("policy", "critics")
+    )
+    assert policy <= 1e-3 < critics <= 3e-3
+
+
 # Collection.
 
 

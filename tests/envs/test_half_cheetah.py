@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -88,6 +90,16 @@ def test_velocity_tasks_are_drawn_from_the_range():
     targets = [t.params["target"] for t in (*suite.train.tasks, *suite.test.tasks)]
     assert len(targets) == 90
     assert 1.0 <= min(targets) < 1.2 and 2.8 < max(targets) <= 3.0
+
+
+def test_pearls_variant_is_of_the_same_tasks_with_its_own_settings():
+    pearl = family("half-cheetah-vel-pearl")
+    same = family("half-cheetah-vel", high=3.0, horizon=200)
+    assert pearl.spec == replace(same.spec, trial_episodes=3)
+    assert pearl.make_pool(1).spec == pearl.spec
+    targets, ours = ([t.params["target"] for t in s.test.tasks] for s in (pearl, same))
+    assert targets == ours and max(targets) > 2.5
+    assert pearl.name == "half-cheetah-vel-pearl" and pearl.task_set_hash() != same.task_set_hash()
 
 
 def test_trial_lengths_follow_the_usual_protocol():

@@ -151,6 +151,28 @@ def test_adapt_gets_all_episodes_so_far_and_the_protocols_determinism():
     assert one[0] is two[0]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_episodes_of_exploration_pass_before_the_first_adaptation(number):
+    """Then it adapts after each, from all before; test episodes are after the last one."""
+    suite = cliff_suite()
+    algorithm = seeker(suite)
+    algorithm.infers_from_history = True
+    config = replace(CONFIG, num_exploration_episodes=number, num_test_episodes=1)
+    Evaluator(config, suite, 0).evaluate(algorithm, {})
+    given = [len(history) for history, _ in algorithm.given]
+    assert given == [*range(number, NUM_EPISODES), NUM_EPISODES]
+
+
+def test_exploration_that_leaves_nothing_or_that_an_algorithm_has_no_use_for_is_refused():
+    suite = cliff_suite()
+    with pytest.raises(ConfigError, match="3 leaves no episode of the 3 on a task"):
+        Evaluator(replace(CONFIG, num_exploration_episodes=3), suite, 0)
+    evaluator = Evaluator(replace(CONFIG, num_exploration_episodes=2), suite, 0)
+    for check in (evaluator.check_size, lambda algorithm: evaluator.evaluate(algorithm, {})):
+        with pytest.raises(ConfigError, match="nop does not infer its task from all episodes"):
+            check(nop(suite))
+
+
 def test_adaptation_shows_in_the_returns_by_episode():
     suite = cliff_suite(fall=0.0)
     row = Evaluator(CONFIG, suite, 0).evaluate(seeker(suite), {}).row()

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from adaptax.functional.belief import MIN_VARIANCE
-from adaptax.networks.encoders import ContextEncoder, JointDense, LatentPolicy, LatentValue
+from adaptax.networks.critics import ensemble
+from adaptax.networks.encoders import (
+    ORIGINAL,
+    ORIGINAL_POLICY,
+    ContextEncoder,
+    JointDense,
+    LatentPolicy,
+    LatentValue,
+)
 
 KEY = jax.random.key(0)
 OBS = jax.random.normal(jax.random.key(1), (4, 6, 3))
@@ -30,6 +38,34 @@ def test_a_joint_layer_starts_as_a_dense_one_of_all_its_inputs():
     kernel = JointDense(300).init(KEY, *wide)["params"]["kernel"]
     assert kernel.shape == (500, 300)
     assert jnp.std(kernel) == pytest.approx(500**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "last"),
+    [
+        (LatentPolicy((120, 90), 20, ORIGINAL_POLICY), (OBS, Z), 1e-3),
+        (ContextEncoder((120, 90), 20, True, ORIGINAL), (TOKENS, ALL), 3e-3),
+        (ensemble(LatentValue, 2)((120, 90), ORIGINAL), (OBS, Z), 3e-3),
+    ],
+)
+def test_the_originals_start_is_uniform_by_outputs_with_biases_and_a_small_last_layer(
+    network, inputs, last
+):
+    """Each layer nearly reaches its bound and has the deviation of a uniform one."""
+    layers = network.init(KEY, *inputs)["params"]["JointMLP_0"]
+    hidden = {120: layers["JointDense_0"], 90: layers["ReluMLP_0"]["Dense_0"]}
+    for outputs, layer in hidden.items():
+        np.testing.assert_array_equal(layer["bias"], np.float32(0.1))
+        assert layer["kernel"].shape[-1] == outputs
+        is_uniform_within(outputs**-0.5, layer["kernel"])
+    is_uniform_within(last, layers["Dense_0"]["kernel"])
+    bias = np.abs(layers["Dense_0"]["bias"])
+    assert 0 < bias.max() <= last
+
+
+def is_uniform_within(bound, kernel):
+    assert 0.9 * bound < np.abs(kernel).max() <= bound
+    assert np.std(kernel) == pytest.approx(bound / np.sqrt(3), rel=0.1)
 
 
 def test_gradients_by_what_is_shared_are_sums_over_what_shares_it():

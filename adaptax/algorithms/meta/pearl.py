@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import Learner, Optimizers, descended, init_learner
@@ -27,10 +28,17 @@ from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
-from adaptax.learning.minibatches import ADAM, Figures
+from adaptax.learning.minibatches import Figures
 from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, sample
 from adaptax.networks.critics import ensemble
-from adaptax.networks.encoders import ContextEncoder, LatentPolicy, LatentValue
+from adaptax.networks.encoders import (
+    LECUN,
+    ORIGINAL,
+    ORIGINAL_POLICY,
+    ContextEncoder,
+    LatentPolicy,
+    LatentValue,
+)
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.latent import LatentActor
 from adaptax.sampling.sampler import Sampler
@@ -38,7 +46,10 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class PEARLConfig(Hyperparameters):
-    """PEARL; defaults are the authors' for half-cheetah-vel where no other source is named."""
+    """PEARL; defaults are the authors' for half-cheetah-vel where no other source is named.
+
+    Together they are not the authors': critic, init_weights, adam_epsilon and buffer_size differ.
+    """
 
     num_train_tasks: int = 100
     """Tasks trained on, drawn once, each with a replay of its own; all where a suite has fewer."""
@@ -73,6 +84,9 @@ class PEARLConfig(Hyperparameters):
     hidden_sizes: tuple[int, ...] = (300, 300, 300)
     """Hidden layers of policy and values."""
     encoder_hidden_sizes: tuple[int, ...] = (200, 200, 200)
+    init_weights: Literal["lecun", "original"] = "lecun"
+    """How networks start: as Flax's do, or as the authors': hidden weights uniform within
+    1 / sqrt(outputs) and biases 0.1, last layers within 0.003, the policy's within 0.001."""
     information_bottleneck: bool = True
     """Whether z is drawn from a belief kept near the prior, or is the mean of what tokens say."""
     kl_coeff: float = 0.1
@@ -102,6 +116,8 @@ class PEARLConfig(Hyperparameters):
     value_lr: float = 3e-4
     encoder_lr: float = 3e-4
     """Step size of Adam for the encoder."""
+    adam_epsilon: float = 1e-5
+    """What Adam adds to the root of a gradient's mean square; the authors' is 1e-8."""
     policy_mean_reg_coeff: float = 1e-3
     """Weight of the mean square of the policy's mean before tanh."""
     policy_std_reg_coeff: float = 1e-3
@@ -117,7 +133,7 @@ class PEARLConfig(Hyperparameters):
         check_positive(
             self, "init_temperature", "reward_scale", "policy_lr", "critic_lr", "value_lr"
         )
-        check_positive(self, "encoder_lr", "tau")
+        check_positive(self, "encoder_lr", "tau", "adam_epsilon")
         check_unit(self, "discount", "tau")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
@@ -179,11 +195,14 @@ class Networks:
 def default_networks(config: PEARLConfig, spec: EnvSpec) -> Networks:
     """The networks that the config describes."""
     sizes, bottleneck = config.encoder_hidden_sizes, config.information_bottleneck
+    start, policy_start = LECUN, LECUN
+    if config.init_weights == "original":
+        start, policy_start = ORIGINAL, ORIGINAL_POLICY
     return Networks(
-        encoder=ContextEncoder(sizes, config.latent_size, bottleneck),
-        policy=LatentPolicy(config.hidden_sizes, spec.action.size),
-        critics=ensemble(LatentValue, 2)(config.hidden_sizes),
-        value=LatentValue(config.hidden_sizes) if config.critic == "value" else None,
+        encoder=ContextEncoder(sizes, config.latent_size, bottleneck, start),
+        policy=LatentPolicy(config.hidden_sizes, spec.action.size, policy_start),
+        critics=ensemble(LatentValue, 2)(config.hidden_sizes, start),
+        value=LatentValue(config.hidden_sizes, start) if config.critic == "value" else None,
     )
 
 
@@ -225,6 +244,7 @@ class PEARL(Algorithm[State, Data]):
     finite_metrics = ("critic_loss", "policy_loss")
     learned = (".learner.params", ".learner.target")
     task_counts = ("num_train_tasks",)
+    infers_from_history = True
     config: PEARLConfig
     networks: Networks
 
@@ -429,7 +449,10 @@ class PEARL(Algorithm[State, Data]):
             "value": config.value_lr,
             "encoder": config.encoder_lr,
         }
-        return {name: ADAM(rates.get(name, config.policy_lr)) for name in names}
+        return {
+            name: optax.adam(rates.get(name, config.policy_lr), eps=config.adam_epsilon)
+            for name in names
+        }
 
     def _temperature(self, learner: Learner) -> jax.Array:
         if self.with_value:

@@ -8,7 +8,7 @@ noise are those of Gymnasium's HalfCheetah-v5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -20,6 +20,7 @@ from adaptax.core.step import Step
 from adaptax.envs.physics.body import Body, Physics, load_model
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion.families import (
+    TRIAL_EPISODES,
     DrawnTasksConfig,
     FixedTasksConfig,
     check_range,
@@ -56,6 +57,16 @@ class HalfCheetahVelConfig(DrawnTasksConfig):
 
 
 @dataclass(frozen=True)
+class HalfCheetahVelPearlConfig(HalfCheetahVelConfig):
+    """The same as PEARL and VariBAD have it: faster targets, longer episodes."""
+
+    horizon: int = 200
+    """Steps of an episode."""
+    high: float = 3.0
+    """Greatest target velocity, m/s."""
+
+
+@dataclass(frozen=True)
 class HalfCheetahDirConfig(FixedTasksConfig):
     """Run forwards or backwards, as fast as possible."""
 
@@ -67,10 +78,15 @@ class HalfCheetahDirConfig(FixedTasksConfig):
 
 def half_cheetah_vel(config: HalfCheetahVelConfig) -> Suite:
     """HalfCheetah at a target velocity: reward -|v_x - target| - 0.05 |a|^2."""
-    spec = _spec(config.horizon, config.torso_position, trial_episodes=4)
-    body = _body(spec, config.torso_position, "target")
-    draw = partial(draw_uniform, "target", config.low, config.high)
-    return drawn_tasks_suite("half-cheetah-vel", config, body, draw)
+    return _at_velocity(config, trial_episodes=4)
+
+
+def half_cheetah_vel_pearl(config: HalfCheetahVelPearlConfig) -> Suite:
+    """HalfCheetah at a target velocity, with PEARL's settings and number of episodes.
+
+    Its tasks are those of `half-cheetah-vel` with the same settings.
+    """
+    return replace(_at_velocity(config, TRIAL_EPISODES), name="half-cheetah-vel-pearl")
 
 
 def half_cheetah_dir(config: HalfCheetahDirConfig) -> Suite:
@@ -78,6 +94,13 @@ def half_cheetah_dir(config: HalfCheetahDirConfig) -> Suite:
     spec = _spec(config.horizon, config.torso_position, trial_episodes=2)
     body = _body(spec, config.torso_position, "direction")
     return two_directions_suite("half-cheetah-dir", config, body)
+
+
+def _at_velocity(config: HalfCheetahVelConfig, trial_episodes: int) -> Suite:
+    spec = _spec(config.horizon, config.torso_position, trial_episodes)
+    body = _body(spec, config.torso_position, "target")
+    draw = partial(draw_uniform, "target", config.low, config.high)
+    return drawn_tasks_suite("half-cheetah-vel", config, body, draw)
 
 
 def _spec(horizon: int, torso_position: bool, trial_episodes: int) -> EnvSpec:
