@@ -142,7 +142,7 @@ class Snapshots:
             if other > iteration:
                 self._remove(other)
         for path in self._unfinished():
-            shutil.rmtree(path)
+            _erase(path)
 
     def _unfinished(self) -> list[Path]:
         """Directories that an interrupted save left behind."""
@@ -152,8 +152,8 @@ class Snapshots:
 
     def _clear(self, writing: Path, about_writing: Path) -> None:
         """Remove what is left of a save."""
-        about_writing.unlink(missing_ok=True)
-        shutil.rmtree(writing, ignore_errors=True)
+        _erase(about_writing)
+        _erase(writing)
 
     def _prune(self) -> None:
         best = self._best()
@@ -169,8 +169,8 @@ class Snapshots:
 
     def _remove(self, iteration: int) -> None:
         path = self._path(iteration)
-        path.with_suffix(".json").unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+        _erase(path.with_suffix(".json"))
+        _erase(path)
 
     def _path(self, iteration: int) -> Path:
         return self.directory / f"{_PREFIX}{iteration:08d}"
@@ -185,6 +185,14 @@ class Snapshots:
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
         return about if fits and digest == _digest(about) else {}
+
+
+def _erase(path: Path) -> None:
+    """Remove what has a name of ours, whatever it is: damage may have left a file or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @runtime_checkable

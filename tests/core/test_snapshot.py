@@ -207,6 +207,22 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_it_used(snapshots, damag
         snapshots.load(6)
 
 
+@pytest.mark.parametrize("name", ["iteration-00000002", "iteration-00000002.json"])
+@pytest.mark.parametrize("what", ["file", "folder", "pipe"])
+def test_whatever_has_a_snapshots_name_makes_room_for_it(snapshots, name, what):
+    """As damage left it: a folder in the place of a file, a file in that of the folder."""
+    for iteration in (1, 2):
+        snapshots.save(iteration, {"x": iteration})
+    path = snapshots.directory / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    make = {"file": path.touch, "folder": lambda: (path / "in").mkdir(parents=True)}
+    make.get(what, lambda: os.mkfifo(path))()
+    assert newest(snapshots)[0] == (1, {"x": 1})
+    snapshots.discard_after(1)
+    snapshots.save(2, {"x": 3})
+    assert newest(snapshots) == ((2, {"x": 3}), [])
+
+
 def test_a_half_written_snapshot_is_passed_over_and_cleared_away(snapshots):
     snapshots.save(3, {"x": np.arange(3)})
     snapshots.save(6, {"x": np.arange(6)})
