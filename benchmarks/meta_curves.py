@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.experiment.plot import COLOURS
+from adaptax.experiment.curves import Curve
+from adaptax.experiment.plot import curve_style, draw_curve, engineering, save_picture
 
-Curve = tuple[list[int], np.ndarray]
+Points = tuple[list[int], np.ndarray]
 """Environment steps, and figures [seeds, steps]."""
 
 
 def curve_of(
     runs: list[dict[str, Any]], part: str, figure: Callable[[dict[str, Any]], float]
-) -> Curve:
+) -> Points:
     """A figure of every point of a part of the runs."""
     steps = [point["num_steps"] for point in runs[0][part]]
     return steps, np.array([[figure(point) for point in run[part]] for run in runs])
@@ -36,33 +37,36 @@ def main() -> None:
     parser.add_argument("--success", action="store_true", help="in training and on held-out tasks")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
-    for item, colour in zip(options.files, COLOURS, strict=False):
+    figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    numbers = []
+    for i, item in enumerate(options.files):
         name, _, file = item.partition("=")
-        runs = json.loads(Path(file).read_text())["runs"]
+        runs, style = json.loads(Path(file).read_text())["runs"], curve_style(i)
+        numbers.append(len(runs))
         label = f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}"
         if options.success:
             steps, training = curve_of(runs, "training", lambda point: point["success"])
-            axis.plot(steps, training.mean(0), "--", color=colour, label=f"{label}: training")
+            dashed = {**style, "linestyle": "--"}
+            axes.plot(steps, training.mean(0), label=f"{label}: training", **dashed)
             steps, means = curve_of(runs, "curve", lambda point: point["test"]["mean"])
             label += ": held-out"
         else:
             steps, means = curve_of(runs, "curve", lambda point: point["episodes"][-1]["mean"])
-        axis.plot(steps, means.mean(0), color=colour, marker="o", markersize=4, label=label)
-        axis.fill_between(steps, means.min(0), means.max(0), color=colour, alpha=0.17, lw=0)
+        curve = Curve(np.array(steps), means.mean(0), means.min(0), means.max(0))
+        draw_curve(axes, curve, label, shaded=len(runs) > 1, marker="o", **style)
     shown = (
         "success at any step" if options.success else "return of the last episode, held-out tasks"
     )
-    axis.set(xlabel="environment steps", ylabel=shown)
-    axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=" "))
-    axis.grid(color="#dddddd", linewidth=0.6)
-    figure.legend(frameon=False, loc="outside lower center", ncols=2)
-    figure.savefig(options.out, dpi=150)
+    axes.set(xlabel="environment steps", ylabel=shown)
+    axes.xaxis.set_major_formatter(engineering())
+    axes.grid(color="#dddddd", linewidth=0.6)
+    what = "one seed each" if max(numbers) == 1 else "mean over seeds; shaded: their range"
+    font = {"fontsize": 8, "title_fontsize": 8}
+    figure.legend(frameon=False, loc="outside lower center", ncols=2, title=what, **font)
+    save_picture(figure, options.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import numpy as np
 
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.plot import COLOURS
+from adaptax.experiment.curves import Curve
+from adaptax.experiment.plot import curve_style, draw_curve, engineering, save_picture
 from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
@@ -58,22 +59,24 @@ def _mean(part: list[tuple[float, int]]) -> float | None:
 
 def plot(curves: dict[str, list[list[float | None]]], path: Path) -> None:
     """Means over seeds, and the range of all."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(6, 3.5), constrained_layout=True)
+    figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
     steps = (np.arange(NUM_BINS) + 0.5) * TOTAL_STEPS / NUM_BINS
-    for (name, runs), colour in zip(curves.items(), COLOURS, strict=False):
+    for i, (name, runs) in enumerate(curves.items()):
         values = np.array(runs, float)
         known = ~np.isnan(values).all(0)
-        axis.plot(steps[known], np.nanmean(values[:, known], 0), color=colour, label=name)
-        low, high = np.nanmin(values[:, known], 0), np.nanmax(values[:, known], 0)
-        axis.fill_between(steps[known], low, high, color=colour, alpha=0.15)
-    axis.set(xlabel="environment steps", ylabel="return", title="cartpole, 5 seeds")
-    axis.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+        x, values = steps[known], values[:, known]
+        parts = np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
+        draw_curve(axes, Curve(x, *parts), name, **curve_style(i), marker="o")
+    axes.set(xlabel="environment steps", ylabel="return of an episode", title="cartpole")
+    axes.xaxis.set_major_formatter(engineering())
+    axes.grid(color="#dddddd", linewidth=0.6)
+    title = f"episodes of training, mean of {len(SEEDS)} seeds; shaded: their range"
+    place = {"loc": "outside lower center", "ncols": len(curves), "frameon": False}
+    figure.legend(title=title, fontsize=8, title_fontsize=8, **place)
+    save_picture(figure, path)
 
 
 def main() -> None:

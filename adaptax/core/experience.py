@@ -27,7 +27,7 @@ class Rollout:
     """
 
     obs: Array
-    """[M, N, T, O]"""
+    """[M, N, T, O] float32, or bool where the suite's spec says `binary`."""
     action: Array
     """[M, N, T, A] float32, or [M, N, T] int32 for discrete actions."""
     reward: Array

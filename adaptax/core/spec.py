@@ -59,7 +59,7 @@ ActionSpace = Continuous | Discrete | MultiDiscrete
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Sizes and protocol of an environment; observations are flat float32 vectors."""
+    """Sizes and protocol of an environment; observations are flat vectors of float32 numbers."""
 
     observation_size: int
     action: ActionSpace
@@ -79,6 +79,9 @@ class EnvSpec:
     picture: tuple[int, int, int] | None = field(default=None, kw_only=True)
     """Height, width and channels where an observation is a picture, row by row with the channels
     innermost, its values in [0, 1]: networks then begin with convolutions. None: numbers."""
+    binary: bool = field(default=False, kw_only=True)
+    """Whether observations are zeros and ones: rollouts of a compiled environment then hold bools,
+    of a quarter the size."""
     info_names: tuple[str, ...] = ()
     """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
 

@@ -49,11 +49,21 @@ class Lanes:
 
     state: PyTree
     obs: jax.Array
-    """[P, O]"""
+    """[P, O], as rollouts hold them."""
     seed: jax.Array
     """[P] uint32: the episode's own seed."""
     steps: jax.Array
     """[P] int32: steps since the reset."""
+
+
+def as_kept(spec: EnvSpec, obs: jax.Array) -> jax.Array:
+    """Observations as rollouts hold them: bools where they are zeros and ones, else as they are."""
+    return obs.astype(bool) if spec.binary else obs
+
+
+def as_numbers(obs: jax.Array) -> jax.Array:
+    """Observations as who acts sees them."""
+    return obs.astype(jnp.float32) if obs.dtype == bool else obs
 
 
 def episode_key(seed: jax.Array, t: Any) -> jax.Array:
@@ -68,7 +78,7 @@ def reset_lanes(env: Env, tasks: TaskArrays, seed: jax.Array) -> Lanes:
         return env.reset(episode_key(one_seed, 0), task)
 
     state, obs = jax.vmap(start)(seed, tasks)
-    return Lanes(state, obs, seed, jnp.zeros(seed.shape, jnp.int32))
+    return Lanes(state, as_kept(env.spec, obs), seed, jnp.zeros(seed.shape, jnp.int32))
 
 
 def step_lanes(
@@ -101,6 +111,7 @@ def step_lanes(
         step,
         obs=lanes.obs,
         action=action,
+        next_obs=as_kept(spec, step.next_obs),
         terminated=terminated,
         truncated=at_horizon & ~terminated,
     )

@@ -16,7 +16,7 @@ from adaptax.core.errors import EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds, lane_numbers
 from adaptax.core.step import step_extras
-from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
+from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.pool import SlotNotFinite
 from adaptax.envs.task import Task
@@ -78,8 +78,9 @@ def _side_by_side(pool: CompiledPool, settings: Settings, run: partial[Result]) 
 
 State = tuple[Lanes, PyTree, jax.Array]
 """Environments, the actor's carry, and how many episodes each lane has ended."""
-Loop = tuple[jax.Array, State, dict[str, Any]]
-"""Steps done, the state after them, and the record [T, M, N, ...] with so many rows written."""
+Loop = tuple[jax.Array, State, dict[str, Any], jax.Array]
+"""Steps done, the state after them, the record with so many rows written, whether all of it is
+finite."""
 Result = tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]
 """The rollout, what follows it, and whether all that was said and answered is finite."""
 
@@ -159,25 +160,55 @@ def interact(
     start = (lanes, carry, episode)
 
     def goes_on(loop: Loop) -> jax.Array:
-        done, (_, _, episode), _ = loop
+        done, (_, _, episode), _, _ = loop
         return (done < settings.num_steps) & anywhere(settings.running(episode))
 
     def step(state: State, t: jax.Array) -> tuple[State, dict[str, Any]]:
         return _step(settings, actor, (tasks, root, key, t, numbers), state)
 
     def step_and_write(loop: Loop) -> Loop:
-        done, state, record = loop
+        done, state, record, finite = loop
         state, row = step(state, first + done.astype(jnp.uint32))
-        return done + 1, state, jax.tree.map(lambda x, new: x.at[done].set(new), record, row)
+        record = jax.tree.map(partial(_written, done), record, row)
+        return done + 1, state, record, finite & _finite(row, row, large=True)
 
     rows = jax.eval_shape(step, start, first)[1]
-    blank = jax.tree.map(lambda x: jnp.zeros((settings.num_steps, *x.shape), x.dtype), rows)
+    blank = jax.tree.map(partial(_blank, settings.num_steps), rows)
     # Not a scan: once every lane has its episodes, the rest of the record stays zero for nothing.
-    loop = jax.lax.while_loop(goes_on, step_and_write, (jnp.array(0), start, blank))
-    _, (lanes, carry, episode), record = loop
-    record = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), record)
-    finite = jnp.array([jnp.isfinite(record[name]).all() for name in _NUMBERS]).all()
+    loop = (jnp.array(0), start, blank, jnp.array(True))
+    _, (lanes, carry, episode), record, finite = jax.lax.while_loop(goes_on, step_and_write, loop)
+    record = jax.tree.map(
+        lambda x, row: x if _is_large(row) else jnp.moveaxis(x, 0, 2), record, rows
+    )
+    finite = finite & _finite(record, rows, large=False)
     return Rollout(**record, final_carry=carry), (lanes, episode), finite
+
+
+LARGE = 64
+"""Numbers of a lane's row, from which on it is written where it stays; of smaller ones the record
+is [T, M, N, ...] while it is written, and turned round in the end."""
+
+
+def _is_large(row: Any) -> bool:
+    return math.prod(row.shape[2:]) >= LARGE
+
+
+def _blank(num_steps: int, row: Any) -> jax.Array:
+    """A record of so many rows [M, N, ...]."""
+    shape = row.shape
+    place = (*shape[:2], num_steps, *shape[2:]) if _is_large(row) else (num_steps, *shape)
+    return jnp.zeros(place, row.dtype)
+
+
+def _written(t: jax.Array, record: jax.Array, row: jax.Array) -> jax.Array:
+    """The record with a row at step t."""
+    return record.at[:, :, t].set(row) if _is_large(row) else record.at[t].set(row)
+
+
+def _finite(record: dict[str, Any], rows: dict[str, Any], *, large: bool) -> jax.Array:
+    """Whether all that has to be finite is, of what has large rows or of the rest."""
+    names = [name for name in _NUMBERS if _is_large(rows[name]) == large]
+    return jnp.array([jnp.isfinite(record[name]).all() for name in names], bool).all()
 
 
 @partial(jax.jit, static_argnums=0)
@@ -240,12 +271,14 @@ def _step(
     """One step of every lane that runs, and what a rollout records of it."""
     (tasks, root, key, t, numbers), (lanes, carry, episode) = inputs, state
     env, running = settings.env, settings.running(episode)
-    action, acted, extras = act(actor, carry, settings.split(lanes.obs), key, t, numbers)
+    obs = as_numbers(settings.split(lanes.obs))
+    action, acted, extras = act(actor, carry, obs, key, t, numbers)
     flat = action.reshape(-1, *action.shape[2:])
     after, step = step_lanes(env, tasks, lanes, flat, running)
     ended = running & (step.terminated | step.truncated)
     in_lanes: Step = jax.tree.map(settings.split, replace(step, valid=running))
-    carry = observe(actor, (carry, acted), replace(in_lanes, info={}), key, t + 1, numbers)
+    seen = replace(in_lanes, info={}, obs=obs, next_obs=as_numbers(in_lanes.next_obs))
+    carry = observe(actor, (carry, acted), seen, key, t + 1, numbers)
     record = {name: getattr(in_lanes, name) for name in FIELDS}
     record["extras"] = {**extras, **step_extras(env.spec, in_lanes)}
     zeros = jax.tree.map(jnp.zeros_like, record)

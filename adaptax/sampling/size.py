@@ -22,7 +22,8 @@ def check_rollout_fits(spec: EnvSpec, num_tasks: int, num_lanes: int, num_steps:
 
     Counted is what each step certainly has: observations, action, reward and flags.
     """
-    numbers = 2 * spec.observation_size + math.prod(spec.action.shape) + 1
-    needed = num_tasks * num_lanes * num_steps * (4 * numbers + 3)
+    of_a_number = 1 if spec.binary else 4
+    each = 2 * spec.observation_size * of_a_number + 4 * (math.prod(spec.action.shape) + 1) + 3
+    needed = num_tasks * num_lanes * num_steps * each
     what = f"a rollout of {num_tasks:,} tasks x {num_lanes:,} lanes x {num_steps:,} steps"
     check_fits(needed, what, "fewer tasks, lanes, or steps at a time fit")

@@ -15,7 +15,7 @@ from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.step import step_extras
-from adaptax.envs.env import Env, Lanes, TaskArrays, reset_lanes, step_lanes
+from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
 from adaptax.envs.pools.pool import check_actions, check_reset
 from adaptax.envs.task import Task
 
@@ -49,7 +49,7 @@ class CompiledPool:
         fresh = _reset(self.env, self.task_arrays, every)
         whole = self.lanes is None or len(slots) == self.num_slots
         self.lanes = fresh if whole else self._chosen(slots, fresh)
-        return np.asarray(self.lanes.obs)[slots]
+        return np.asarray(as_numbers(self.lanes.obs))[slots]
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots, one call after another: the reference for the compiled loop."""
@@ -60,7 +60,7 @@ class CompiledPool:
         self.lanes = self._chosen(slots, after)
         step = Step(
             reward=step.reward,
-            next_obs=step.next_obs,
+            next_obs=as_numbers(step.next_obs),
             terminated=step.terminated,
             truncated=step.truncated,
             info=step.info,

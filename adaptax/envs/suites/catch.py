@@ -54,6 +54,7 @@ class CatchEnv:
             horizon_terminates=True,
             has_success=True,
             picture=(self.size, self.size, 1),
+            binary=True,
         )
 
     def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:

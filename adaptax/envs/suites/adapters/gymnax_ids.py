@@ -64,7 +64,8 @@ class GymnaxEnv:
             finite = bool(np.isfinite(low).all() and np.isfinite(high).all())
             check(finite, f"actions of {self.env.name} are unbounded")
             action = Continuous(low.size)
-        return EnvSpec(size, action, self.horizon, picture=picture)
+        binary = hasattr(self.env.observation_space(self.params), "n") or self._is_minatar
+        return EnvSpec(size, action, self.horizon, picture=picture, binary=binary)
 
     def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
         """An episode's start; the task says nothing."""
@@ -87,6 +88,11 @@ class GymnaxEnv:
             terminated=(jnp.asarray(done, bool) & over).reshape(()),
         )
         return state, step
+
+    @property
+    def _is_minatar(self) -> bool:
+        """Whether it is one of MinAtar, whose pictures are of zeros and ones."""
+        return str(self.env.name).endswith("-MinAtar")
 
     @property
     def _observed(self) -> tuple[tuple[int, ...], int]:

@@ -78,6 +78,7 @@ class XLandEnv:
             self.trial_episodes,
             has_success=True,
             picture=picture,
+            binary=True,
         )
 
     def reset(self, key: jax.Array, task: Any) -> tuple[PyTree, jax.Array]:
