@@ -132,6 +132,7 @@ def pairs(numbers: list[int]) -> list[tuple[int, int]]:
     return [pair for pair in found if pair != (0, 0)]
 
 
+@pytest.mark.slow
 def test_test_tasks_of_xland_are_new_and_rollouts_reach_goals():
     pytest.importorskip("xminigrid")
     suite = make_suite("xland:R1-9x9", **{**SMALL_XLAND, "num_rules": 0})

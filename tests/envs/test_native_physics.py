@@ -260,6 +260,7 @@ def library_in(folder: Path) -> Path:
 
 
 @needs_native
+@pytest.mark.slow
 def test_a_library_that_is_damaged_or_another_is_made_anew(tmp_path):
     """Loaded, it would crash Python, or run what somebody has put there."""
     library = library_in(tmp_path)

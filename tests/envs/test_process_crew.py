@@ -28,6 +28,7 @@ from counting import (
     xla_threads,
 )
 
+from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.process_crew import GRACE_SECONDS, ProcessCrew, Worker
@@ -171,13 +172,18 @@ def test_more_workers_than_slots_are_not_started():
     pool.close()
 
 
+def a_second() -> float:
+    """A second, on cores that other programs leave to this one; as many more as there are."""
+    return max(1.0, os.getloadavg()[0] / len(usable_cores()))
+
+
 def test_an_exception_comes_back_with_its_traceback_within_a_second():
     pool = started(2, {}, {}, {}, {"raise_at": 2})
     step(pool, 4)
     begun = time.perf_counter()
     with pytest.raises(EnvironmentFault, match=r"^slot 3, step 1, task 't3': .*motor") as fault:
         step(pool, 4)
-    assert time.perf_counter() - begun < 1.0
+    assert time.perf_counter() - begun < a_second()
     assert "\n" not in str(fault.value)
     cause = fault.value.__cause__
     assert isinstance(cause, RemoteTraceback)
@@ -189,7 +195,7 @@ def test_an_exception_does_not_wait_for_a_slow_worker():
     begun = time.perf_counter()
     with pytest.raises(EnvironmentFault, match=r"slot 1, step 0, task 't1': .*motor"):
         step(pool, 2)
-    assert time.perf_counter() - begun < 1.0 + 2.0  # and the grace for closing
+    assert time.perf_counter() - begun < a_second() + 2.0  # and the grace for closing
 
 
 def test_a_nan_names_slot_step_and_task():

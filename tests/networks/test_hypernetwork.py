@@ -142,18 +142,9 @@ def test_exact_curvature_equals_plain_hessians():
         np.testing.assert_allclose(close, exact, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("rl2-ppo", "generated"),
-        *(
-            pytest.param(name, kind, marks=pytest.mark.slow)
-            for name in ("rl2-ppo", "rl2-trpo", "varibad")
-            for kind in ("state", "generated")
-            if (name, kind) != ("rl2-ppo", "generated")
-        ),
-    ],
-)
+@pytest.mark.slow
+@kinds
+@pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo", "varibad"])
 def test_algorithms_take_them_and_padding_changes_nothing(name, kind):
     from properties.test_padding import polluted
 
