@@ -79,7 +79,7 @@ class Cursor:
     def restore(cls, saved: PyTree) -> Cursor:
         """The cursor that `save` described; its carry is a list of leaves, without structure."""
         tasks, carry = saved["tasks"], saved.get("carry", {})
-        return cls(
+        cursor = cls(
             shape=(int(saved["shape"][0]), int(saved["shape"][1])),
             tasks=tuple(Task(**tasks[str(i)]) for i in range(len(tasks))),
             root=saved["root"],
@@ -90,6 +90,12 @@ class Cursor:
             unfinished=Unfinished(**saved["unfinished"]),
             t=int(saved["t"]),
         )
+        lanes, by_lane = cursor.shape, [*vars(cursor.unfinished).values(), *cursor.carry]
+        fits = all(np.shape(x)[:2] == lanes for x in by_lane)
+        fits &= np.shape(cursor.episode) == (cursor.num_slots,) and np.shape(cursor.root) == (2,)
+        if not fits:
+            raise ValueError(f"its unfinished episodes are not those of {lanes} lanes")
+        return cursor
 
 
 def host_loop(

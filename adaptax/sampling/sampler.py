@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.errors import check, unknown_name
+from adaptax.core.errors import SnapshotError, check, unknown_name
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.rng import named_generator, named_key, stream_root
 from adaptax.core.spec import check_task_count
@@ -190,6 +190,9 @@ class Sampler:
         if self._standing is None:
             pool: Any = self._pool(cursor.num_slots)
             leaves, form = jax.tree.leaves(cursor.carry), jax.tree.structure(like.carry)
+            fits = [np.shape(x) for x in leaves] == [x.shape for x in jax.tree.leaves(like.carry)]
+            if not fits:
+                raise SnapshotError("what the agent remembers, by the snapshot, has other shapes")
             found = Standing(
                 lanes=pool.lanes,
                 carry=jax.tree.unflatten(form, leaves),
@@ -260,9 +263,12 @@ class Sampler:
         self.num_steps, self.num_episodes, self._num_calls, self._num_tasks = counters
         self._stand(None)
         if episodes and "cursor" in saved:
-            self._cursor = Cursor.restore(saved["cursor"])
-            pool = self._pool(self._cursor.num_slots)
-            pool.restore(saved["pool"], self._cursor.slot_tasks())
+            cursor = Cursor.restore(saved["cursor"])
+            if np.shape(cursor.obs) != (cursor.num_slots, self.spec.observation_size):
+                raise ValueError("its observations have another shape")
+            pool = self._pool(cursor.num_slots)
+            pool.restore(saved["pool"], cursor.slot_tasks())
+            self._stand(cursor)
 
     def close(self) -> None:
         """Free all pools."""

@@ -98,10 +98,13 @@ def _rename(rng: random.Random, snapshot: Path) -> None:
     about(snapshot).rename(name.with_suffix(".json"))
 
 
-def _special(rng: random.Random, snapshot: Path) -> None:
-    path = any_file(rng, snapshot)
-    path.unlink()
-    rng.choice([os.mkfifo, os.mkdir])(path)
+def _in_its_place(make: Callable[[Path], None]) -> Edit:
+    def edit(rng: random.Random, run_dir: Path, outside: Path) -> None:
+        path = any_file(rng, newest(run_dir))
+        path.unlink()
+        make(path)
+
+    return edit
 
 
 def _half_written(rng: random.Random, snapshot: Path) -> None:
@@ -127,7 +130,7 @@ DAMAGES: dict[str, Edit] = {
     "snapshot: a file too many": _damage(lambda rng, at: (at / "more").mkdir()),
     "snapshot: another's place": _damage(_swap),
     "snapshot: another name": _damage(_rename),
-    "snapshot: a special file": _damage(_special),
+    "snapshot: a folder in a file's place": _in_its_place(os.mkdir),
     "snapshot: half written": _damage(_half_written),
     "snapshot: a huge file": _damage(_grown),
     "log: a half row at its end": lambda rng, run_dir, outside: _append(
@@ -379,6 +382,7 @@ FORGERIES: dict[str, Edit] = {
     "a link": _link,
     "the folder is a link": _parent_link,
     "a special file": _special_file,
+    "snapshot: a pipe in a file's place": _in_its_place(os.mkfifo),
     "config: other values": _json("config.json"),
     "config: other text": lambda rng, run_dir, outside: _text(rng, run_dir / "config.json"),
     "config: names of nobody's": _names,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from random_end import DRIFTS, RandomEndEnv, random_end, trial_actor
 
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, SnapshotError
 from adaptax.core.experience import Rollout
 from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
@@ -214,6 +214,23 @@ def test_sampler_comes_back_from_a_snapshot_bit_for_bit(tmp_path):
     snapshots.save(0, {"sampler": sampler.save()})
     other.restore(snapshots.load(0)["sampler"])
     assert_equal(steps(other), steps(sampler))
+
+
+@both_loops
+def test_saved_arrays_of_other_shapes_are_refused(stepped, tmp_path):
+    """As somebody's file may have them; each one that has an axis is made shorter."""
+    sampler = new_sampler(stepped=stepped)
+    steps(sampler)
+    saved = named_leaves({key: sampler.save()[key] for key in ("cursor", "pool")})
+    of_lanes = [name for name, x in saved.items() if np.ndim(x) and "tasks" not in name]
+    assert len(of_lanes) > 6
+    for name in of_lanes:
+        forged = sampler.save()
+        *path, last = (part.strip("[]'") for part in name.replace("][", "]|[").split("|"))
+        part = functools.reduce(lambda tree, key: tree[key], path, forged)
+        part[last] = part[last][:-1]
+        with pytest.raises(SnapshotError), Snapshots(tmp_path).reading(0):
+            new_sampler(stepped=stepped).restore(forged)
 
 
 @both_loops

@@ -77,7 +77,10 @@ class CompiledPool:
         slots = np.arange(self.num_slots)
         self.reset(slots, np.zeros(self.num_slots, np.uint32), tasks)
         leaves = [jnp.asarray(saved[str(i)]) for i in range(len(saved))]
-        self.lanes = jax.tree.unflatten(jax.tree.structure(self.lanes), leaves)
+        fresh, form = jax.tree.flatten(self.lanes)
+        if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in fresh]:
+            raise ValueError("what the environments keep has other shapes or types")
+        self.lanes = jax.tree.unflatten(form, leaves)
 
     @property
     def threads(self) -> ThreadPoolExecutor:
