@@ -79,12 +79,18 @@ def network_values(
     """The network's values [B, T] of every observation, and of what is seen after every step.
 
     With a memory, what follows a step is seen with what was remembered after it, across no
-    boundary. Step by step, since no memory need tell its state in the middle of a sequence.
+    boundary: of a trial that is one sequence, one step longer; of episodes in a row step by step,
+    since no memory need tell its state in the middle of a sequence.
     """
     s = sequences
     if not has_memory(network):
         memory = network.initial(s.valid.shape)
         return tuple(network.apply(params, memory, x)[1][1] for x in (s.obs, s.next_obs))
+
+    if s.trials:
+        seen = jnp.concatenate([s.obs[:, :1], s.next_obs], axis=1)
+        _, (_, value) = network.apply(params, s.memory, seen, method="sequence")
+        return value[:, :-1], value[:, 1:]
 
     def step(memory: PyTree, x: tuple[jax.Array, ...]) -> tuple[PyTree, tuple[jax.Array, ...]]:
         obs, next_obs, reset = x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -40,6 +40,9 @@ class Sequences:
     """What the network remembered before the first step, leaves [B, ...]."""
     inputs: jax.Array
     """[B, T, O]: `obs` before normalisation, for its moments."""
+    trials: bool = field(default=False, metadata={"static": True})
+    """Whether each is one trial: nothing is cleared in its midst, and what is seen after a step is
+    what the next one begins with."""
 
 
 def episode_sequences(rollout: Rollout, obs_moments: Moments | None) -> Sequences:
@@ -96,7 +99,7 @@ def trial_sequences(
         "memory": rollout.initial_carry["actor"]["memory"],
         "inputs": inputs,
     }
-    return _sequences(fields)
+    return replace(_sequences(fields), trials=True)
 
 
 def _sequences(fields: dict[str, Any]) -> Sequences:

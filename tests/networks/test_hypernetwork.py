@@ -10,6 +10,7 @@ from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_s
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Discrete
 from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.functional.trust_region import gauss_newton_product, hessian_product
 from adaptax.networks.actor_critic import ActorCritic, init_params, part_of, with_part
 from adaptax.networks.hypernetwork import Behind, Generated, HeadsConfig, WithState, head_inputs
@@ -162,6 +163,32 @@ def test_algorithms_take_them_and_padding_changes_nothing(name, kind):
     assert fingerprint(other) == fingerprint(clean)
     assert fingerprint(metrics) == fingerprint(expected)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(metrics))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("rl2-ppo"), pytest.param("varibad", marks=pytest.mark.slow)]
+)
+def test_a_run_with_generated_weights_goes_on_as_if_nothing_had_happened(name, tmp_path):
+    suite, heads = cliff_suite(), {"kind": "generated", "hidden_sizes": (3,), "init": "kaiming"}
+
+    def trainer(run, num_iterations):
+        config = TrainerConfig(
+            str(tmp_path / run),
+            num_iterations=num_iterations,
+            snapshot_interval=2,
+            evaluation_interval=None,
+            quiet=True,
+        )
+        return Trainer(config, make_algorithm(name, suite.spec, **SMALL, heads=heads), suite)
+
+    whole, part = trainer("whole", 4), trainer("part", 2)
+    row = whole.run()
+    part.run()
+    again = trainer("part", 4)
+    assert {**again.resume(), "seconds": None} == {**row, "seconds": None}
+    assert again.algorithm.config.heads == HeadsConfig(**heads)
+    assert fingerprint(again.state) == fingerprint(whole.state)
+    assert fingerprint(part.state) != fingerprint(whole.state)
 
 
 def test_what_cannot_be_is_refused():

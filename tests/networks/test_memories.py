@@ -72,7 +72,7 @@ def counting(memory):
             return x
         written = jnp.arange(CONTEXT) < x["count"][..., None]
         cache = jax.tree.map(
-            lambda y: jnp.where(written[..., None, :, None], y, 0.0), x["cache"].arrays
+            lambda y: jnp.where(written[..., None, None, :, None], y, 0.0), x["cache"].arrays
         )
         return x | {"cache": cache}
 

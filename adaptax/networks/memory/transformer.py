@@ -30,8 +30,8 @@ class Transformer(Memory):
     Layers norm their inputs and join what they make of them by gates; units are GELUs, not ReLUs,
     for gradients without kinks. Queries and keys are rotated by their step's number since the start
     (Su et al. 2021, arXiv 2104.09864): what is read depends on distances in time. It remembers
-    `count`, steps since the start, and a `cache` of each layer's keys and values,
-    [*lanes, layers, context, H]: step n is in slot n mod `context`.
+    `count`, steps since the start, and a `cache` of each layer's keys and values by head,
+    [*lanes, layers, heads, context, H / heads]: step n is in slot n mod `context`.
     """
 
     num_layers: int = 2
@@ -39,7 +39,8 @@ class Transformer(Memory):
 
     def initial(self, lanes: tuple[int, ...]) -> PyTree:
         """Zeros."""
-        shape = (*lanes, self.num_layers, self.context, self.size)
+        heads = (NUM_HEADS, self.context, self.size // NUM_HEADS)
+        shape = (*lanes, self.num_layers, *heads)
         cache = Cache({name: jnp.zeros(shape) for name in ("keys", "values")})
         return {"count": jnp.zeros(lanes, jnp.int32), "cache": cache}
 
@@ -56,22 +57,20 @@ class Transformer(Memory):
         known = (slots < count[:, None]) & (slots != slot[:, None])
 
         def attend(layer: int, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            def beside(cached: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
-                return by_head(cached[:, layer]), by_head(own)
-
-            (old_keys, own_key), (old_values, own_value) = (
-                beside(cache[name], own) for name, own in (("keys", key), ("values", value))
-            )
-            query = by_head(query) / jnp.sqrt(query.shape[-1] / NUM_HEADS)
+            old_keys, old_values = cache["keys"][:, layer], cache["values"][:, layer]
+            query = query / jnp.sqrt(query.shape[-1])
             # Two products rather than one over all, which would be a copy of the cache.
-            old = jnp.where(known[:, None, None], query @ jnp.swapaxes(old_keys, -1, -2), -jnp.inf)
-            own = jnp.sum(query * own_key, axis=-1, keepdims=True)
+            old = jnp.einsum("bhtw,bhcw->bhtc", query, old_keys)
+            old = jnp.where(known[:, None, None], old, -jnp.inf)
+            own = jnp.sum(query * key, axis=-1, keepdims=True)
             weights = nn.softmax(jnp.concatenate([old, own], axis=-1))
-            return _joined(weights[..., :-1] @ old_values + weights[..., -1:] * own_value)
+            return weights[..., :-1] @ old_values + weights[..., -1:] * value
 
         features, written = self._layers(flat_lanes(x, 1)[:, None], count[:, None], attend)
         rows = jnp.arange(len(count))
-        after = {name: cache[name].at[rows, :, slot].set(new[:, :, 0]) for name, new in written}
+        after = {
+            name: cache[name].at[rows, :, :, slot].set(new[:, :, :, 0]) for name, new in written
+        }
         return self._memory(after, count + 1, lanes), features.reshape(*lanes, self.size)
 
     def sequence(
@@ -96,7 +95,7 @@ class Transformer(Memory):
         count = position[:, -1:] + 1
         place = (slots - count) % self.context
         after = {
-            name: _turned(jnp.concatenate([cache[name], new], axis=2)[:, :, steps:], place)
+            name: _turned(jnp.concatenate([cache[name], new], axis=3)[:, :, :, steps:], place)
             for name, new in written
         }
         return self._memory(after, count[:, 0], lanes), features.reshape(*x.shape[:-1], self.size)
@@ -117,57 +116,56 @@ class Transformer(Memory):
         key: jax.Array,
         value: jax.Array,
     ) -> jax.Array:
-        """What queries [B, T, H] read of keys and values before and of their own [B, T, H].
+        """What queries [B, heads, T, W] read of keys and values before and of their own.
 
-        The cache, in the order of time, is [B, layers, C, H]; `stretch` [B, C + T] is its and the
-        steps'. Chunk by chunk, each of which sees C steps back and no more.
+        The cache, in the order of time, is [B, layers, heads, C, W]; `stretch` [B, C + T] is its
+        and the steps'. Chunk by chunk, each of which sees C steps back and no more.
         """
-        batch, steps, size = query.shape
+        steps, width = query.shape[2:]
         chunk, context = min(CHUNK, steps), self.context
         short = -steps % chunk
 
         def padded(y: jax.Array) -> jax.Array:
-            return jnp.pad(y, ((0, 0), (0, short), (0, 0)))
+            return jnp.pad(y, ((0, 0), (0, 0), (0, short), (0, 0)))
 
         keys, values = (
-            padded(jnp.concatenate([cache[name][:, layer], own], axis=1))
+            padded(jnp.concatenate([cache[name][:, layer], own], axis=2))
             for name, own in (("keys", key), ("values", value))
         )
         of_key = jnp.pad(stretch, ((0, 0), (0, short)), constant_values=NOWHERE)
         of_query = jnp.pad(stretch[:, context:], ((0, 0), (0, short)), constant_values=NOWHERE)
         back = jnp.arange(chunk)[:, None] + context - jnp.arange(context + chunk)
         in_sight = (back >= 0) & (back < context)
-        queries = padded(query) / jnp.sqrt(size / NUM_HEADS)
+        queries = padded(query) / jnp.sqrt(width)
 
         @jax.checkpoint
         def read(number: jax.Array) -> jax.Array:
-            first = number * chunk
-            own = partial(jax.lax.dynamic_slice_in_dim, start_index=first, axis=1)
-            q = by_head(own(queries, slice_size=chunk))
-            k, v = (by_head(own(y, slice_size=context + chunk)) for y in (keys, values))
-            theirs = own(of_key, slice_size=context + chunk)[:, None]
-            same = own(of_query, slice_size=chunk)[..., None] == theirs
+            own = partial(jax.lax.dynamic_slice_in_dim, start_index=number * chunk)
+            q = own(queries, slice_size=chunk, axis=2)
+            k, v = (own(y, slice_size=context + chunk, axis=2) for y in (keys, values))
+            theirs = own(of_key, slice_size=context + chunk, axis=1)[:, None]
+            same = own(of_query, slice_size=chunk, axis=1)[..., None] == theirs
             logits = jnp.where((in_sight & same)[:, None], q @ jnp.swapaxes(k, -1, -2), -jnp.inf)
-            return _joined(nn.softmax(logits) @ v)
+            return nn.softmax(logits) @ v
 
         parts = jax.lax.map(read, jnp.arange((steps + short) // chunk))
-        return jnp.moveaxis(parts, 0, 1).reshape(batch, steps + short, size)[:, :steps]
+        return jnp.moveaxis(parts, 0, 2).reshape(*query.shape[:2], -1, width)[:, :, :steps]
 
     @nn.compact
     def _layers(
         self, x: jax.Array, position: jax.Array, attend: Callable[..., jax.Array]
     ) -> tuple[jax.Array, list[tuple[str, jax.Array]]]:
-        """Features of x [B, T, F], and by name the layers' keys and values [B, layers, T, H].
+        """Features of x [B, T, F], and by name keys and values [B, layers, heads, T, W] of it.
 
-        `attend` gives what is read [B, T, H] by a layer's number, query, key and value.
+        `attend` gives what is read [B, heads, T, W] by a layer's number, query, key and value.
         """
         features = dense(self.size, scale=1.0)(x)
         keys, values = [], []
         for layer in range(self.num_layers):
             all_three = nn.Dense(3 * self.size, use_bias=False)(nn.LayerNorm()(features))
-            query, key, value = jnp.split(all_three, 3, axis=-1)
+            query, key, value = map(by_head, jnp.split(all_three, 3, axis=-1))
             query, key = rotated(query, position), rotated(key, position)
-            read = nn.Dense(self.size)(attend(layer, query, key, value))
+            read = nn.Dense(self.size)(_joined(attend(layer, query, key, value)))
             features = Gate()(features, nn.gelu(read))
             hidden = nn.gelu(nn.Dense(2 * self.size)(nn.LayerNorm()(features)))
             features = Gate()(features, nn.gelu(nn.Dense(self.size)(hidden)))
@@ -193,18 +191,17 @@ class Gate(nn.Module):
 
 
 def rotated(x: jax.Array, position: jax.Array) -> jax.Array:
-    """X [B, T, H] with pairs of each head's numbers turned by angles that grow with `position`.
+    """X [B, heads, T, W] with pairs of numbers turned by angles that grow with `position`.
 
     The product of a turned query and a turned key depends on the difference of their positions
     [B, T] (Su et al. 2021, equations 15 and 16).
     """
-    heads = by_head(x)
-    half = heads.shape[-1] // 2
+    half = x.shape[-1] // 2
     speeds = LONGEST_WAVE ** (-jnp.arange(half) / half)
     angles = (position[..., None] * speeds)[:, None]
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
-    one, other = heads[..., :half], heads[..., half:]
-    return _joined(jnp.concatenate([one * cos - other * sin, one * sin + other * cos], axis=-1))
+    one, other = x[..., :half], x[..., half:]
+    return jnp.concatenate([one * cos - other * sin, one * sin + other * cos], axis=-1)
 
 
 def by_head(x: jax.Array) -> jax.Array:
@@ -219,9 +216,9 @@ def _joined(x: jax.Array) -> jax.Array:
 
 def _flat(cache: Cache) -> dict[str, jax.Array]:
     """Its arrays with one axis in the place of its lanes."""
-    return {name: flat_lanes(y, 3) for name, y in cache.arrays.items()}
+    return {name: flat_lanes(y, 4) for name, y in cache.arrays.items()}
 
 
 def _turned(x: jax.Array, places: jax.Array) -> jax.Array:
-    """Slots of x [B, layers, C, H] in another order [B, C]."""
-    return jnp.take_along_axis(x, places[:, None, :, None], axis=2)
+    """Slots of x [B, layers, heads, C, W] in another order [B, C]."""
+    return jnp.take_along_axis(x, places[:, None, None, :, None], axis=3)
