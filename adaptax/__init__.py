@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.algorithms.meta.promp import ProMPConfig as ProMPConfig
     from adaptax.algorithms.meta.rl2_ppo import RL2PPO as RL2PPO
     from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig as RL2PPOConfig
+    from adaptax.algorithms.meta.rl2_sac import RL2SAC as RL2SAC
+    from adaptax.algorithms.meta.rl2_sac import RL2SACConfig as RL2SACConfig
     from adaptax.algorithms.meta.rl2_trpo import RL2TRPO as RL2TRPO
     from adaptax.algorithms.meta.rl2_trpo import RL2TRPOConfig as RL2TRPOConfig
     from adaptax.algorithms.meta.trpo_maml import TRPOMAML as TRPOMAML

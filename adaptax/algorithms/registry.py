@@ -111,6 +111,11 @@ ALGORITHMS = {
             ".meta.rl2_trpo:RL2TRPO",
         ),
         AlgorithmEntry(
+            "rl2-sac",
+            "meta-RL: the same agent trained by SAC, on trials in replay",
+            ".meta.rl2_sac:RL2SAC",
+        ),
+        AlgorithmEntry(
             "varibad",
             "meta-RL: acts on what it believes of its task, step by step, and how surely; with PPO",
             ".meta.varibad:VariBAD",

@@ -81,6 +81,8 @@ class Transitions:
     terminated: Array
     discount: Array
     """Factor on the value of `next_obs`: that of one step to the power n."""
+    truncated: Array = None
+    """Whether a time limit cut the episode; None unless the replay keeps it."""
 
 
 def select(mask: Array, new: PyTree, old: PyTree) -> PyTree:

@@ -34,6 +34,8 @@ class ReplayConfig:
     """M: one for each task, filled and sampled apart."""
     n_step: int = 1
     """Rewards that a transition sums up, fewer where its episode ends before."""
+    truncated: bool = False
+    """Whether it is kept too where time limits cut episodes."""
 
 
 @jax.tree_util.register_dataclass
@@ -128,7 +130,7 @@ def make_replay(
 
     Raises an AdaptaxError where it does not fit into the memory of the device JAX computes on.
     """
-    num_rows, fields = config.num_rings * config.size, _row_fields(spec)
+    num_rows, fields = config.num_rings * config.size, _row_fields(config, spec)
     _check_memory(config, sum(int(np.prod(s)) * np.dtype(t).itemsize for s, t in fields.values()))
     no_rings, flags = jnp.zeros(config.num_rings, jnp.int32), ("terminated", "truncated", "valid")
     steps = {name: fields[name] for name in ("obs", "action", "reward", "next_obs")}
@@ -209,8 +211,11 @@ def clear(replay: Replay, rings: jax.Array) -> Replay:
     return replace(replay, sizes=replay.sizes.at[rings].set(0), waiting=waiting)
 
 
-def _row_fields(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+def _row_fields(
+    config: ReplayConfig, spec: EnvSpec
+) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and type of what a transition consists of."""
+    truncated = {"truncated": ((), np.dtype(bool))} if config.truncated else {}
     return {
         "obs": ((spec.observation_size,), np.dtype(np.float32)),
         "action": (spec.action.shape, np.dtype(spec.action.dtype)),
@@ -218,6 +223,7 @@ def _row_fields(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]
         "next_obs": ((spec.observation_size,), np.dtype(np.float32)),
         "terminated": ((), np.dtype(bool)),
         "num_steps": ((), np.dtype(np.uint8)),
+        **truncated,
     }
 
 
@@ -265,6 +271,7 @@ def _transitions(replay: Replay, steps: Arrays, *, cut: bool = False) -> tuple[A
         "reward": reward,
         "next_obs": steps["next_obs"] if n == 1 else _along_time(steps["next_obs"], last),
         "terminated": jnp.take_along_axis(steps["terminated"], last, -1),
+        "truncated": jnp.take_along_axis(steps["truncated"], last, -1),
         "num_steps": num_steps.astype(jnp.uint8),
         "valid": complete,
     }

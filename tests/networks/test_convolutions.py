@@ -44,6 +44,7 @@ PICTURES = {
     "svpg": Discrete(3),
     "rl2-ppo": Discrete(3),
     "rl2-trpo": Discrete(3),
+    "rl2-sac": Discrete(3),
     "dqn": Discrete(3),
     "sac": Discrete(3),
     "ddpg": Continuous(2),

@@ -75,6 +75,7 @@ IN_USE = {
         "entropy_coeff": 0.01,
         "trust_region": {"max_kl_step": 1.0},
     },
+    "rl2-sac": {**CLIPPED, "critic": "two_hot", "num_bins": 11, "target_entropy": -1.0},
     "pearl": {"target_entropy": -1.0},
     "varibad": {"entropy_method": "regularized"},
     "trpo-maml": {"trust_region": {"max_kl_step": 1.0}},

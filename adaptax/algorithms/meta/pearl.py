@@ -19,7 +19,13 @@ import numpy as np
 import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.off_policy.family import Learner, Optimizers, descended, init_learner
+from adaptax.algorithms.off_policy.family import (
+    Learner,
+    Optimizers,
+    descended,
+    init_learner,
+    target_entropy,
+)
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions
@@ -434,8 +440,7 @@ class PEARL(Algorithm[State, Data]):
     @property
     def target_entropy(self) -> float:
         """Entropy in nats that the temperature is learned for."""
-        asked = self.config.target_entropy
-        return -float(self.spec.action.size) if asked is None else asked
+        return target_entropy(self.config.target_entropy, self.spec.action)
 
     @property
     def _lagging(self) -> str:

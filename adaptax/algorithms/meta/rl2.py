@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -134,12 +134,24 @@ class RL2Config(Hyperparameters):
             check(self.stop_entropy_gradient, "entropy_method 'max' needs stop_entropy_gradient")
 
 
-def trial_length(config: RL2Config, spec: EnvSpec) -> int:
+class TrialSettings(Protocol):
+    """Settings of how many trials there are, and of their length."""
+
+    @property
+    def meta_batch_size(self) -> int:
+        """Trials an iteration, each on a task of its own."""
+
+    @property
+    def num_episodes(self) -> int | None:
+        """Episodes of a trial; None: what the suite's protocol says."""
+
+
+def trial_length(config: TrialSettings, spec: EnvSpec) -> int:
     """Episodes of a trial."""
     return config.num_episodes or spec.trial_episodes
 
 
-def trial_steps(config: RL2Config, spec: EnvSpec) -> int:
+def trial_steps(config: TrialSettings, spec: EnvSpec) -> int:
     """Most steps of a trial."""
     return trial_length(config, spec) * spec.horizon
 
@@ -177,7 +189,7 @@ def adapted(actor: Actor, history: Sequence[Rollout], *, deterministic: bool) ->
     return actor.adapted(history[-1], deterministic=deterministic)
 
 
-def collect(config: RL2Config, actor: Actor, sampler: Sampler) -> Rollout:
+def collect(config: TrialSettings, actor: Actor, sampler: Sampler) -> Rollout:
     """One trial on each of `meta_batch_size` tasks."""
     tasks = sampler.sample_tasks(config.meta_batch_size)
     return sampler.episodes(actor, tasks, 1, trial_length(config, sampler.spec))

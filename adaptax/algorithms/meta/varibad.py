@@ -24,14 +24,14 @@ from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
 from adaptax.algorithms.on_policy import family, ppo2
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
-from adaptax.core.experience import PyTree, Rollout, Transitions
+from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.functional.elbo import decoding_errors, divergences
 from adaptax.functional.masking import masked_mean
-from adaptax.learning.context import bare
 from adaptax.learning.minibatches import ADAM, Figures, one_step, optimizer
-from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, read
+from adaptax.learning.replay import Replay
+from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
 from adaptax.networks.actor_critic import ActorCritic, as_actor_critic, has_memory, with_part
 from adaptax.networks.belief import BeliefActorCritic, RecurrentEncoder
 from adaptax.networks.encoders import JointMLP
@@ -215,7 +215,7 @@ class VariBAD(Algorithm[State, Rollout]):
             decoders["next_obs"] = self.networks.next_obs_decoder.init(keys[1], z, obs, action)
         opt_state = ADAM(config.elbo_lr).init((encoder_of(policy.params), decoders))
         length = rl2.trial_steps(config, spec)
-        trials = make_replay(ReplayConfig(length, config.buffer_size), spec, config.discount)
+        trials = make_trials(config.buffer_size, length, spec, config.discount)
         return State(policy, decoders, opt_state, trials, jnp.int32(0))
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
@@ -242,21 +242,19 @@ class VariBAD(Algorithm[State, Rollout]):
 
     def _with_trials(self, state: State, data: Rollout) -> State:
         """With new trials [M, N, T] in the place of the oldest ones."""
-        rows = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), bare(data))
-        num = len(rows.valid)
-        rings = (state.num_trials + jnp.arange(num)) % self.config.buffer_size
-        trials = add(clear(state.trials, rings), rows, rings)
-        return replace(state, trials=trials, num_trials=state.num_trials + num)
+        num = state.num_trials + data.valid.shape[0] * data.valid.shape[1]
+        trials = with_trials(state.trials, state.num_trials, data)
+        return replace(state, trials=trials, num_trials=num)
 
     def _improved_model(self, state: State) -> tuple[State, Figures]:
         """Gradient steps of encoder and decoders, each on trials drawn from all that are kept."""
         config, policy = self.config, state.policy
         key, elbo_key = jax.random.split(policy.key)
-        moments, num_kept = policy.moments.get("obs"), jnp.sum(state.trials.sizes > 0)
+        moments = policy.moments.get("obs")
 
         def loss(params: PyTree, key: jax.Array) -> tuple[jax.Array, Figures]:
             rings_key, draw_key = jax.random.split(key)
-            rings = jax.random.randint(rings_key, (config.elbo_batch_size,), 0, num_kept)
+            rings = drawn_rings(state.trials, rings_key, config.elbo_batch_size)
             return self.elbo_loss(params, self.kept(state.trials, rings, moments), draw_key)
 
         start = (encoder_of(policy.params), state.decoders), state.elbo_opt_state
@@ -314,17 +312,16 @@ class VariBAD(Algorithm[State, Rollout]):
 
     def kept(self, trials: Replay, rings: jax.Array, moments: Moments | None) -> Trials:
         """The trials of rings [B], normalised by the `moments` of the policy's inputs."""
-        ages = jnp.arange(trials.config.size)
-        valid = ages < trials.sizes[rings][:, None]
-        steps: Transitions = read(trials, rings[:, None], ages)
+        steps, valid = read_trials(trials, rings)
         num_obs = self.spec.observation_size
+        # What stands for a choice that was not made is none of the choices.
         seen = jnp.where(valid[..., None], transition(steps, self.spec.action), 0.0)
         seen = jnp.pad(seen, ((0, 0), (1, 0), (0, 0)))
-        obs = jnp.where(valid[..., None], steps.obs, 0.0)
-        inputs = jnp.concatenate([jnp.pad(obs, ((0, 0), (0, 1), (0, 0))), seen], axis=-1)
+        obs = jnp.pad(steps.obs, ((0, 0), (0, 1), (0, 0)))
+        inputs = jnp.concatenate([obs, seen], axis=-1)
         inputs = normalized(inputs, moments)
         obs, seen = inputs[:, :-1, :num_obs], inputs[..., num_obs:]
-        return Trials(obs, seen, jnp.where(valid, steps.reward, 0.0), valid)
+        return Trials(obs, seen, steps.reward, valid)
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy at the start of a trial, on the prior."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from adaptax.algorithms.base import Metrics
@@ -17,11 +18,11 @@ from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout, Transitions
 from adaptax.core.hyperparameters import Hyperparameters
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import ActionSpace, Discrete, EnvSpec
 from adaptax.functional.masking import anywhere
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
-from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule
+from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule, Scheduled
 from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
 from adaptax.sampling.actors import Actor, UniformActor
 from adaptax.sampling.exploration import AfterWarmup
@@ -228,29 +229,56 @@ def update(
     replay = add(state.replay, data.rollout, goes_on=data.goes_on)
     scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
 
-    def step(learner: Learner, _: None) -> tuple[Learner, Figures]:
-        key, batch_key, step_key = jax.random.split(learner.key, 3)
+    def step(learner: Learner, batch_key: jax.Array, step_key: jax.Array) -> Any:
         batch = sample(replay, batch_key, (config.batch_size,))
         batch = replace(batch, reward=scale * batch.reward)
-        learner, figures = gradient_step(learner, batch, step_key)
-        return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
+        return gradient_step(learner, batch, step_key)
 
-    def learned(learner: Learner) -> tuple[Learner, Figures]:
-        learner, figures = jax.lax.scan(step, learner, length=config.cycle_updates)
-        return learner, jax.tree.map(jnp.mean, figures)
-
-    shapes = jax.eval_shape(learned, state.learner)[1]
-    none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
-    learner, figures = jax.lax.cond(
-        anywhere(data.learn), learned, lambda learner: (learner, none), state.learner
-    )
+    learner, figures = gradient_steps(step, state.learner, config.cycle_updates, data.learn)
     counters = {"replay_size": jnp.sum(replay.sizes), "num_updates": learner.num_updates}
     return State(learner, replay, state.num_cycles + 1), {**figures, **counters}
 
 
-def optimizer(
-    config: OffPolicyConfig, make: MakeOptimizer = optax.adam
-) -> optax.GradientTransformation:
+def gradient_steps(
+    step: Callable[[Learner, jax.Array, jax.Array], tuple[Learner, Figures]],
+    learner: Learner,
+    num: int,
+    learn: Array,
+) -> tuple[Learner, Figures]:
+    """So many steps in one scan, and their mean figures; neither unless `learn` [] is True.
+
+    A step takes two keys: what its minibatch is drawn by, and one for itself.
+    """
+
+    def counted(learner: Learner, _: None) -> tuple[Learner, Figures]:
+        key, batch_key, step_key = jax.random.split(learner.key, 3)
+        learner, figures = step(learner, batch_key, step_key)
+        return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
+
+    def learned(learner: Learner) -> tuple[Learner, Figures]:
+        learner, figures = jax.lax.scan(counted, learner, length=num)
+        return learner, jax.tree.map(jnp.mean, figures)
+
+    shapes = jax.eval_shape(learned, learner)[1]
+    none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
+    result: tuple[Learner, Figures] = jax.lax.cond(
+        anywhere(learn), learned, lambda learner: (learner, none), learner
+    )
+    return result
+
+
+def target_entropy(asked: float | None, space: ActionSpace) -> float:
+    """The entropy in nats that SAC's temperature is learned for, or what is `asked`.
+
+    Minus the number of action dimensions (Haarnoja et al. 2018b, appendix D), or half of the
+    highest for one choice.
+    """
+    if asked is not None:
+        return asked
+    return 0.5 * float(np.log(space.size)) if isinstance(space, Discrete) else -float(space.size)
+
+
+def optimizer(config: Scheduled, make: MakeOptimizer = optax.adam) -> optax.GradientTransformation:
     """Adam with the epsilon of its paper, 1e-8 (Kingma and Ba 2015), or what `make` gives.
 
     With the 1e-5 of PPO2 and Pyrado SAC learns more slowly (docs/off-policy.md, departures).

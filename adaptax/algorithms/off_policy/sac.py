@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
@@ -24,6 +23,7 @@ from adaptax.algorithms.off_policy.family import (
     descended,
     init_state,
     optimizer,
+    target_entropy,
     update,
     with_target,
 )
@@ -167,10 +167,7 @@ class SAC(Algorithm[State, Data]):
     @property
     def target_entropy(self) -> float:
         """Entropy in nats that the temperature is learned for."""
-        if self.config.target_entropy is not None:
-            return self.config.target_entropy
-        size = self.spec.action.size
-        return 0.5 * float(np.log(size)) if self._discrete else -float(size)
+        return target_entropy(self.config.target_entropy, self.spec.action)
 
     @property
     def compiler_options(self) -> dict[str, str]:

@@ -1,0 +1,52 @@
+"""Values as distributions over bins of symlog returns, so that errors are alike at every scale.
+
+Hafner et al. 2023 (arXiv 2301.04104), "Symlog predictions", and for critics of many tasks at once
+Grigsby et al. 2024, AMAGO-2 (arXiv 2411.11188).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def symlog(x: jax.Array) -> jax.Array:
+    """sign(x) log(1 + |x|), same shape: a logarithm for numbers of either sign."""
+    sign = _sign(x)
+    return sign * jnp.log1p(sign * x)
+
+
+def symexp(x: jax.Array) -> jax.Array:
+    """sign(x) (exp(|x|) - 1), same shape: the inverse of symlog."""
+    sign = _sign(x)
+    return sign * jnp.expm1(sign * x)
+
+
+def symlog_bins(num_bins: int, most: jax.Array | float) -> jax.Array:
+    """Bins [K], equally far apart in symlog, of numbers from -most to most."""
+    return symlog(jnp.asarray(most)) * jnp.linspace(-1.0, 1.0, num_bins)
+
+
+def two_hot(x: jax.Array, bins: jax.Array) -> jax.Array:
+    """Weights [..., K] on the two bins next to symlog(x), whose mean it is; x [...].
+
+    What lies beyond the bins is taken to the last one.
+    """
+    apart = bins[1] - bins[0]
+    place = jnp.clip((symlog(x) - bins[0]) / apart, 0.0, len(bins) - 1.0)
+    return jnp.maximum(1.0 - jnp.abs(place[..., None] - jnp.arange(len(bins))), 0.0)
+
+
+def two_hot_value(logits: jax.Array, bins: jax.Array) -> jax.Array:
+    """The number [...] that logits [..., K] stand for: symexp of their distribution's mean."""
+    return symexp(jax.nn.softmax(logits) @ bins)
+
+
+def two_hot_loss(logits: jax.Array, x: jax.Array, bins: jax.Array) -> jax.Array:
+    """Cross-entropies [...] in nats of logits [..., K] from the two-hot of x [...]."""
+    return -jnp.sum(two_hot(x, bins) * jax.nn.log_softmax(logits), axis=-1)
+
+
+def _sign(x: jax.Array) -> jax.Array:
+    """1 or -1; 1 of 0, where symlog and symexp have a gradient of 1 too."""
+    return jnp.where(x < 0, -1.0, 1.0)

@@ -1,0 +1,49 @@
+"""A buffer of whole trials to learn from many times: a replay with a ring for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.experience import Rollout, Transitions
+from adaptax.core.spec import EnvSpec
+from adaptax.learning.context import bare
+from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, read
+
+
+def make_trials(
+    num: int, length: int, spec: EnvSpec, discount: float, *, truncated: bool = False
+) -> Replay:
+    """Room for `num` trials of up to `length` steps, which keep `truncated` if that is asked."""
+    return make_replay(ReplayConfig(length, num, truncated=truncated), spec, discount)
+
+
+def with_trials(trials: Replay, num_before: jax.Array, rollout: Rollout) -> Replay:
+    """With new trials, each a lane [M, N, T], in the place of the oldest ones.
+
+    `num_before` [] int32 came before them.
+    """
+    rows = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), bare(rollout))
+    rings = (num_before + jnp.arange(len(rows.valid))) % trials.config.num_rings
+    return add(clear(trials, rings), rows, rings)
+
+
+def drawn_rings(trials: Replay, key: jax.Array, num: int) -> jax.Array:
+    """So many rings [B], with replacement, of those that hold a trial."""
+    return jax.random.randint(key, (num,), 0, jnp.sum(trials.sizes > 0))
+
+
+def read_trials(trials: Replay, rings: jax.Array) -> tuple[Transitions, jax.Array]:
+    """The steps [B, T] of the trials in rings [B], and which are valid; zeros where they are not.
+
+    A ring that has lost its trial has no valid step.
+    """
+    ages = jnp.arange(trials.config.size)
+    valid = ages < trials.sizes[rings][:, None]
+
+    def clean(x: Any) -> jax.Array:
+        return jnp.where(valid.reshape(*valid.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
+
+    return jax.tree.map(clean, read(trials, rings[:, None], ages)), valid
