@@ -62,6 +62,7 @@ def run(program: str, *arguments: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_updates_on_two_devices_are_those_on_one():
     run(PROGRAM, "promp", JAX_NUM_CPU_DEVICES="2")
 

@@ -347,6 +347,7 @@ def test_a_worker_is_told_as_often_for_many_steps_as_for_one(monkeypatch):
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_fault_in_one_pool_leaves_another_where_it_stood(new_children):
     crew, alone = ProcessCrew(2), ProcessCrew(2)
     broken, other, expected = (

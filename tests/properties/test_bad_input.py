@@ -103,7 +103,7 @@ def holds_any_flags(command: tuple[list[str], list[Any]]) -> None:
 QUIETLY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=40, **QUIETLY)
+@settings(max_examples=20, **QUIETLY)
 @given(commands())
 def test_any_flags_are_accepted_or_refused_by_one_line_before_a_file_is_written(command):
     holds_any_flags(command)

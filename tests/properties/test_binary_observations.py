@@ -49,6 +49,7 @@ def test_every_algorithm_learns_from_bools(suite, name):
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.slow
 def test_what_is_learned_from_bools_is_what_is_learned_from_numbers(suite):
     algorithm = make_algorithm("ppo2", suite.spec, **SMALL["ppo2"])
     data = algorithm.collect(algorithm.init(KEY), Sampler(suite, suite.train, 0, "train"))
