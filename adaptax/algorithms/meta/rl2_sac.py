@@ -3,9 +3,9 @@
 Ni et al. 2022, "Recurrent model-free RL can be a strong baseline for many POMDPs" (arXiv
 2110.05038). A trial, several episodes on one task, is one sequence that the memory runs through
 from its start; policy and critics are functions of what is remembered. Every gradient step is on
-whole trials of the past, so that an agent needs fewer of them than one that learns on policy. By
-choice critics are distributions over symlog returns, whose errors are alike whatever a task pays
-(Grigsby et al. 2024, AMAGO-2, arXiv 2411.11188).
+whole trials of the past, each of which is learned from many times. By choice critics are
+distributions over symlog returns, whose errors are alike whatever a task pays (Grigsby et al. 2024,
+AMAGO-2, arXiv 2411.11188).
 """
 
 from __future__ import annotations
