@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 
 EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """No products for YNNPACK, which XLA gives them to by default: Eigen has them."""
@@ -25,6 +26,14 @@ not worth it, and large ones leave the cache."""
 def product_options(num_rows: int) -> dict[str, str]:
     """Compiler options for products of so many rows; none where this JAX does not know them."""
     return EIGEN if num_rows >= LEAST_ROWS and _known() else {}
+
+
+def alike_in_every_row() -> dict[str, str]:
+    """Compiler options with which a row of a product is the same whatever rows are beside it.
+
+    YNNPACK's are, to the last bit, until jaxlib 0.12.
+    """
+    return EIGEN if jaxlib.version.__version_info__ >= (0, 12) and _known() else {}
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 
 from adaptax.core.errors import EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Rollout, Step, select
+from adaptax.core.products import alike_in_every_row
 from adaptax.core.rng import episode_seeds, lane_numbers
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
@@ -36,7 +37,7 @@ def compiled_loop(
     settings = Settings(pool.env, cursor.shape, num_steps, num_episodes, share)
     inputs = (pool.task_arrays, cursor.root, cursor.key, np.uint32(cursor.t))
     start = (pool.lanes, cursor.carry, np.asarray(cursor.episode))
-    run = partial(interact, settings, actor, inputs, start)
+    run = partial(_compiled(), settings, actor, inputs, start)
     try:
         if settings.num_parts == 1:
             rollout, (lanes, episode), finite = run(np.uint32(0))
@@ -209,6 +210,13 @@ def _finite(record: dict[str, Any], rows: dict[str, Any], *, large: bool) -> jax
     """Whether all that has to be finite is, of what has large rows or of the rest."""
     names = [name for name in _NUMBERS if _is_large(rows[name]) == large]
     return jnp.array([jnp.isfinite(record[name]).all() for name in names], bool).all()
+
+
+@cache
+def _compiled() -> Any:
+    """`interact` as a program of its own, in which no lane depends on how many are beside it."""
+    options = alike_in_every_row()
+    return jax.jit(interact, static_argnums=0, compiler_options=options)
 
 
 @partial(jax.jit, static_argnums=0)
