@@ -328,7 +328,10 @@ def test_what_is_drawn_of_an_agent_that_comes_along_is_here(tmp_path, monkeypatc
     ("words", "message"),
     [
         (["evaluate", "pretrained:pont-goal"], "did you mean 'point-goal'"),
-        (["resume", "pretrained:point-goal"], "has weights only and cannot be resumed"),
+        (
+            ["resume", "pretrained:point-goal"],
+            "holds weights only, without optimizer and sampler, and cannot be resumed",
+        ),
         (["import", "nowhere", "new"], "is no export"),
         (["export", "nowhere", "new"], "holds no run"),
     ],
