@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
-from adaptax.networks.mlp import MLP
+from adaptax.networks.mlp import MLP, orthogonal
 
 FirstWeights = Literal["bias", "kaiming"]
 
@@ -86,7 +86,7 @@ class Generated(nn.Module):
             return nn.Dense(num, kernel_init=nn.initializers.he_normal())
 
         def first(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-            weights = nn.initializers.orthogonal(gain)(key, (inputs, outputs), dtype)
+            weights = orthogonal(gain)(key, (inputs, outputs), dtype)
             return jnp.concatenate([weights.ravel(), jnp.zeros(outputs, dtype)])
 
         return nn.Dense(num, kernel_init=nn.initializers.zeros, bias_init=first)

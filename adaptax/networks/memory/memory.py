@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.experience import PyTree
+from adaptax.networks.mlp import orthogonal
 
 
 class Memory(nn.Module):
@@ -61,7 +62,7 @@ class NoMemory(Memory):
 def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
     """Orthogonal [H, H] blocks side by side, [H, k H] (Saxe et al. 2014)."""
     size, width = shape
-    block = nn.initializers.orthogonal()
+    block = orthogonal()
     keys = jax.random.split(key, width // size)
     return jnp.concatenate([block(k, (size, size), dtype) for k in keys], axis=-1)
 
