@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.experience import Array
+from adaptax.core.factorizations import one_by_one
 
 TIME_SCALE = 100.0
 """Steps by which time is divided."""
@@ -62,6 +63,11 @@ FEATURES: dict[str, Features] = {
 """By name: (obs [..., T, O], time [..., T], valid [..., T]) -> features [..., T, F]."""
 
 
+@one_by_one
+def _solution(matrix: jax.Array, vector: jax.Array) -> jax.Array:
+    return jnp.linalg.solve(matrix, vector)
+
+
 @jax.enable_x64(True)
 @jax.jit
 def fit_baseline(features: Array, target: Array, valid: Array, ridge: float = 1e-5) -> jax.Array:
@@ -83,7 +89,7 @@ def fit_baseline(features: Array, target: Array, valid: Array, ridge: float = 1e
     def solve(tries: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, weights = tries
         regular = gram + ridge * 10.0**number * jnp.eye(size)
-        found = jnp.linalg.solve(regular, moment[..., None])[..., 0]
+        found = jax.vmap(_solution)(regular, moment)
         solved = jnp.isfinite(weights).all(-1, keepdims=True)
         return number + 1, jnp.where(solved, weights, found)
 

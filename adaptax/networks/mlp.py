@@ -9,24 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.factorizations import one_by_one
 from adaptax.core.products import dot_general
 
 
 def orthogonal(scale: float = 1.0) -> nn.initializers.Initializer:
-    """Weights of orthogonal columns or rows times `scale` (Saxe et al. 2014).
-
-    Of several networks at once (`jax.vmap` over keys) one after another: jaxlib shares the matrices
-    of a batch out among its threads and waits for them within one, and where two layers' batches do
-    so on two threads both wait for good.
-    """
+    """Weights of orthogonal columns or rows times `scale` (Saxe et al. 2014)."""
     flax_init = nn.initializers.orthogonal(scale)
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        one_by_one = jax.custom_batching.sequential_vmap(  # type: ignore[no-untyped-call]
-            lambda key: flax_init(key, shape, dtype)
-        )
-        weights: jax.Array = one_by_one(key)
-        return weights
+        return one_by_one(lambda key: flax_init(key, shape, dtype))(key)
 
     return init
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from factorized import factorized
 
 from adaptax.learning.baselines import (
     fit_baseline,
@@ -114,3 +115,11 @@ def test_a_target_that_is_not_finite_gives_its_task_alone_weights_that_are_not()
     target[0, 0, 3] = np.nan
     weights = fit_baseline(linear_features(obs, time, valid), target, valid)
     assert not np.isfinite(weights[0]).any() and np.isfinite(weights[1]).all()
+
+
+def test_tasks_are_solved_one_after_another():
+    """A batch of factorizations in one operation may wait for good: see `one_by_one`."""
+    obs, time, valid = lanes()
+    features = np.asarray(linear_features(obs, time, valid))
+    shapes = factorized(fit_baseline, features, np.zeros(valid.shape), valid)
+    assert shapes == [(features.shape[-1],) * 2]

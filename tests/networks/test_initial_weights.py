@@ -6,10 +6,10 @@ Layers are told apart by their shapes, so that nothing here depends on what they
 from __future__ import annotations
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factorized import factorized
 
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
@@ -111,7 +111,7 @@ def test_exploration_never_ends(name, floor, log_std):
 
 
 def test_several_networks_at_once_take_their_orthogonal_weights_one_after_another():
-    """A batch of factorizations in one operation may wait for good: see `orthogonal`."""
+    """A batch of factorizations in one operation may wait for good: see `one_by_one`."""
     memory = {"kind": "gru", "size": 4}
     init = make_algorithm("ppo", SPEC, hidden_sizes=(8, 8), memory=memory).init
     keys = jax.random.split(jax.random.key(0), 3)
@@ -119,17 +119,6 @@ def test_several_networks_at_once_take_their_orthogonal_weights_one_after_anothe
     for i, key in enumerate(keys):
         alone = init(key).params
         jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), together, alone)
-    shapes = factorized(jax.make_jaxpr(jax.vmap(init))(keys).jaxpr)
+    shapes = factorized(jax.vmap(init), keys)
     assert shapes
     assert all(len(shape) == 2 for shape in shapes), shapes
-
-
-def factorized(jaxpr):
-    """Shapes of what is factorized in a program, all loops and calls included."""
-    shapes = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in ("qr", "geqrf", "householder_product"):
-            shapes += [equation.invars[0].aval.shape]
-        for inner in jax.extend.core.jaxprs_in_params(equation.params):
-            shapes += factorized(inner)
-    return shapes
