@@ -179,7 +179,8 @@ class Group:
                             if not isinstance(error, AdaptaxError):
                                 traceback.print_exception(error)
                     if asked:
-                        progress.begin(min(self.members[i].iteration for i in asked) + 1)
+                        first = min(self.members[i].iteration for i in asked) + 1
+                        progress.begin(f"iteration {first}")
                         self._answer(list(asked), limits)
                         newest = {
                             self.seeds[i]: rows[-1]

@@ -48,8 +48,8 @@ class Progress:
         """Where on the terminal it is."""
         self._warns = warns and "seconds" not in limits
         self._lock = threading.Lock()
-        self._begun: tuple[int, float] | None = None
-        """The iteration under way, and when it began."""
+        self._begun: tuple[str, float] | None = None
+        """What is under way, and when it began."""
         self._told_at = -math.inf
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look_at_times, daemon=True)
@@ -76,10 +76,15 @@ class Progress:
                 if line is not None:
                     say(line, sys.stdout)
 
-    def begin(self, iteration: int) -> None:
-        """Take note that an iteration begins; it ends with its row."""
+    def begin(self, what: str) -> None:
+        """Take note that something begins, `iteration 3`; it ends with the next row or `end`."""
         with self._lock:
-            self._begun = iteration, time.monotonic()
+            self._begun = what, time.monotonic()
+
+    def end(self) -> None:
+        """Take note that nothing is under way."""
+        with self._lock:
+            self._begun = None
 
     def update(self, row: Row) -> None:
         """Show a row of training."""
@@ -154,13 +159,13 @@ class Progress:
                 self._tell_if_long()
 
     def _tell_if_long(self) -> None:
-        """Say for how long the present iteration has been under way, if that is long."""
+        """Say for how long what is under way has been so, if that is long."""
         if self._begun is None:
             return
-        (iteration, began), now = self._begun, time.monotonic()
+        (what, began), now = self._begun, time.monotonic()
         if now - began < LONG:
             return
-        line = f"iteration {iteration} under way for {now - began:.0f} s"
+        line = f"{what} under way for {now - began:.0f} s"
         if self._bar is not None:
             self._bar.update(self._task, line=f"{self._line} | {line}" if self._line else line)
         elif now - max(self._printed_at, self._told_at) >= 10.0:

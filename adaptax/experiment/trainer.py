@@ -329,7 +329,7 @@ class Trainer:
             if self._evaluation_due() and not self._is_evaluated():
                 self._log_evaluation()
             while not self._interrupted and not self._done(limits):
-                progress.begin(self.iteration + 1)
+                progress.begin(f"iteration {self.iteration + 1}")
                 rows = yield limits
                 self._replace_old_run()
                 for row in rows:
@@ -497,6 +497,7 @@ class Trainer:
     def _log_evaluation(self) -> None:
         row = {"iteration": self.iteration, "num_steps": self.sampler.num_steps}
         started = time.perf_counter()
+        self._progress.begin(f"evaluation at iteration {self.iteration}")
         try:
             figures = self.evaluate().row()
         except Exception as error:
@@ -509,6 +510,8 @@ class Trainer:
             )
             self._evaluator.abandon()
             return
+        finally:
+            self._progress.end()
         seconds, row = time.perf_counter() - started, {**row, **figures}
         self.callbacks.on_evaluation(self, row, self._log.log_evaluation)
         self._say(evaluation_in_words(row, seconds))

@@ -3,16 +3,20 @@ import math
 import os
 import sys
 import threading
+import time
 import warnings
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toys import EVALUATION, point_suite, small_agent
 
+from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import progress
 from adaptax.experiment.logger import RunLog, newest_row, read_rows
 from adaptax.experiment.progress import Progress, episode_returns
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 
 def row(iteration, **more):
@@ -234,13 +238,13 @@ def told_meanwhile(clock, capsys, monkeypatch, pauses, *, quiet=False):
     with Progress({}, quiet=quiet) as progress:
         progress.update(row(1))
         capsys.readouterr()
-        progress.begin(2)
+        progress.begin("iteration 2")
         for pause in pauses:
             clock.now += pause
             await_a_whole_look()
         progress.update(row(2))
         clock.now += 100.0
-        await_a_whole_look()  # during the evaluation, say
+        await_a_whole_look()
     return capsys.readouterr().out
 
 
@@ -249,6 +253,21 @@ def test_an_iteration_that_takes_long_is_said_to_be_under_way(clock, capsys, mon
     lines = out.splitlines()
     assert lines[:2] == ["iteration 2 under way for 10 s", "iteration 2 under way for 20 s"]
     assert [line.split(" | ")[0] for line in lines[2:]] == ["iteration 2"]
+
+
+def test_an_evaluation_that_takes_long_is_said_to_be_under_way(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("adaptax.experiment.progress.LONG", 0.0)
+    monkeypatch.setattr("adaptax.experiment.progress.PULSE", 0.001)
+    monkeypatch.setattr(Trainer, "evaluate", lambda self: time.sleep(0.2) or untrained)
+    suite = point_suite(ALGORITHMS["nop"])
+    config = TrainerConfig(
+        str(tmp_path / "run"), num_iterations=1, evaluation_interval=1, evaluation=EVALUATION
+    )
+    trainer = Trainer(config, small_agent(ALGORITHMS["nop"], suite), suite)
+    untrained = trainer.evaluate_untrained()
+    trainer.run()
+    out = capsys.readouterr().out
+    assert out.startswith("evaluation at iteration 0 under way for 0 s")
 
 
 @pytest.mark.parametrize(("pause", "quiet"), [(4.9, False), (60.0, True)])

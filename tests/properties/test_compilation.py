@@ -75,7 +75,8 @@ IN_USE = {
         "entropy_coeff": 0.01,
         "trust_region": {"max_kl_step": 1.0},
     },
-    "rl2-sac": {**CLIPPED, "critic": "two_hot", "num_bins": 11, "target_entropy": -1.0},
+    # Clipped, steps of the temperature tell targets apart by their side of the entropy only.
+    "rl2-sac": {**CLIPPED, "critic": "two_hot", "num_bins": 11, "target_entropy": 2.0},
     "pearl": {"target_entropy": -1.0},
     "varibad": {"entropy_method": "regularized"},
     "trpo-maml": {"trust_region": {"max_kl_step": 1.0}},
