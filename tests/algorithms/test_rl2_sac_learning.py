@@ -1,4 +1,4 @@
-"""RL2-SAC learns from few trials, in every form, to do better in the later episodes of a trial."""
+"""RL2-SAC learns from few trials to do better in the later episodes of a trial."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,7 @@ from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 SETTINGS = {
     "num_updates": 32,
     "batch_size": 16,
-    "hidden_sizes": (32,),
-    "memory": {"kind": "gru", "size": 32},
-    "head_hidden_sizes": (64,),
+    "head_hidden_sizes": (64, 64),
     "lr": 1e-3,
     "tau": 0.01,
     "discount": 0.95,
@@ -22,12 +20,14 @@ UNTRAINED = -20.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [{}, {"encoders": "shared", "critic": "two_hot"}])
-def test_it_finds_goals_that_it_is_not_told(form):
+@pytest.mark.parametrize("encoders", ["separate", "shared"])
+def test_it_finds_goals_that_it_is_not_told(encoders):
     suite = make_suite("point-goal")
-    algorithm = make_algorithm("rl2-sac", suite.spec, **SETTINGS, **form)
+    algorithm = make_algorithm("rl2-sac", suite.spec, **SETTINGS, encoders=encoders)
     state, _ = trained(algorithm, train_sampler(suite), 60)
-    evaluator = Evaluator(EvaluatorConfig(num_tasks=20, num_lanes=2), suite, seed=0)
+    evaluator = Evaluator(
+        EvaluatorConfig(num_tasks=20, num_lanes=2, deterministic=True), suite, seed=0
+    )
     first, *_, last = evaluator.evaluate(algorithm, state).returns.mean(axis=0)
     assert last > UNTRAINED + 8
     assert last > first + 1
