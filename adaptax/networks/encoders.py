@@ -5,8 +5,8 @@ Hidden layers are rectified linear units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -21,24 +21,37 @@ from adaptax.networks.mlp import ReluMLP
 
 @dataclass(frozen=True)
 class Start:
-    """How the weights of a network with hidden layers are drawn."""
+    """How the weights of a network with hidden layers are drawn.
 
-    kernel: nn.initializers.Initializer
-    """Weights of the hidden layers."""
-    bias: nn.initializers.Initializer = nn.initializers.zeros
-    """Their biases."""
+    By plain values: policies are sent to worker processes, which initializers cannot be.
+    """
+
+    scale: float = 1.0
+    """Of `nn.initializers.variance_scaling`, as the next two, for weights of the hidden layers."""
+    mode: Literal["fan_in", "fan_out"] = "fan_in"
+    distribution: Literal["truncated_normal", "uniform"] = "truncated_normal"
+    bias: float = 0.0
+    """All of their biases."""
     last: float | None = None
     """Weights and biases of the last layer are uniform within this bound; None: as all others."""
 
+    @property
+    def kernel_init(self) -> nn.initializers.Initializer:
+        """What draws weights."""
+        return nn.initializers.variance_scaling(self.scale, self.mode, self.distribution)
 
-LECUN = Start(nn.initializers.lecun_normal())
+    @property
+    def bias_init(self) -> nn.initializers.Initializer:
+        """What gives biases."""
+        return nn.initializers.constant(self.bias)
+
+
+LECUN = Start()
 """Flax's own (LeCun et al. 1998): variance 1 / inputs, no biases."""
-_WITHIN_OUTPUTS = nn.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
-_TENTHS = nn.initializers.constant(0.1)
-ORIGINAL = Start(_WITHIN_OUTPUTS, _TENTHS, last=3e-3)
+ORIGINAL = Start(1 / 3, "fan_out", "uniform", bias=0.1, last=3e-3)
 """PEARL's authors': hidden weights uniform within 1 / sqrt(outputs), which their code calls inputs,
 and biases of 0.1."""
-ORIGINAL_POLICY = Start(_WITHIN_OUTPUTS, _TENTHS, last=1e-3)
+ORIGINAL_POLICY = replace(ORIGINAL, last=1e-3)
 
 
 class JointDense(nn.Module):
@@ -55,9 +68,9 @@ class JointDense(nn.Module):
     def __call__(self, *inputs: jax.Array) -> jax.Array:
         """Their weighted sum."""
         sizes = [x.shape[-1] for x in inputs]
-        kernel = self.param("kernel", self.start.kernel, (sum(sizes), self.features))
+        kernel = self.param("kernel", self.start.kernel_init, (sum(sizes), self.features))
         parts = jnp.split(kernel, np.cumsum(sizes)[:-1])
-        total = self.param("bias", self.start.bias, (self.features,))
+        total = self.param("bias", self.start.bias_init, (self.features,))
         for x, part in zip(inputs, parts, strict=True):
             total = total + x @ part
         return total
@@ -76,9 +89,11 @@ class JointMLP(nn.Module):
         start, (first, *others) = self.start, self.hidden_sizes
         x = nn.relu(JointDense(first, start)(*inputs))
         # One axis of rows: with more, the gradients of weights would copy what they multiply.
-        rows = ReluMLP(tuple(others), start.kernel, start.bias)(x.reshape(-1, first))
+        rows = ReluMLP(tuple(others), start.kernel_init, start.bias_init)(x.reshape(-1, first))
         if start.last is None:
-            last = nn.Dense(self.num_outputs, kernel_init=start.kernel, bias_init=start.bias)
+            last = nn.Dense(
+                self.num_outputs, kernel_init=start.kernel_init, bias_init=start.bias_init
+            )
         else:
             small = _uniform_within(start.last)
             last = nn.Dense(self.num_outputs, kernel_init=small, bias_init=small)
