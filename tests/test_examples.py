@@ -181,9 +181,9 @@ def outputs(command, with_plugin):
 @pytest.mark.slow
 def test_a_plugin_trains_resumes_and_is_evaluated_from_the_command_line(with_plugin):
     adaptax = [sys.executable, "-m", "adaptax.experiment.cli"]
-    listed = outputs([*adaptax, "list"], with_plugin)
-    assert "  my-reinforce       REINFORCE; its baseline" in listed
-    assert "  radio              A radio and a station" in listed
+    listed = " ".join(outputs([*adaptax, "list"], with_plugin).split())
+    assert " my-reinforce REINFORCE; its baseline" in listed
+    assert " radio A radio and a station" in listed
     train = ["train", "my-reinforce", "radio", "--run-dir", "run", "--num-iterations", "20"]
     settings = [
         "--suite.spread",
