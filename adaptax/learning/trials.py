@@ -20,14 +20,16 @@ def make_trials(
     return make_replay(ReplayConfig(length, num, truncated=truncated), spec, discount)
 
 
-def with_trials(trials: Replay, num_before: jax.Array, rollout: Rollout) -> Replay:
-    """With new trials, each a lane [M, N, T], in the place of the oldest ones.
+def with_trials(
+    trials: Replay, num_before: jax.Array, rollout: Rollout
+) -> tuple[Replay, jax.Array]:
+    """With new trials, each a lane [M, N, T], in place of the oldest; how many there were so far.
 
-    `num_before` [] int32 came before them.
+    `num_before` [] int32 of them came before these.
     """
     rows = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), bare(rollout))
     rings = (num_before + jnp.arange(len(rows.valid))) % trials.config.num_rings
-    return add(clear(trials, rings), rows, rings)
+    return add(clear(trials, rings), rows, rings), num_before + len(rows.valid)
 
 
 def drawn_rings(trials: Replay, key: jax.Array, num: int) -> jax.Array:

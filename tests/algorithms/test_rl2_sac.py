@@ -92,7 +92,8 @@ def trials_of(algorithm, rollout) -> Trials:
 
 @jax.jit
 def stored(algorithm, empty, rollout) -> Trials:
-    return algorithm.kept(with_trials(empty, jnp.int32(0), rollout), jnp.arange(len(LENGTHS)))
+    trials, _ = with_trials(empty, jnp.int32(0), rollout)
+    return algorithm.kept(trials, jnp.arange(len(LENGTHS)))
 
 
 def slow_inputs(space, rollout, i: int) -> np.ndarray:
@@ -367,7 +368,7 @@ def test_the_policy_acts_on_what_it_learns_from():
     algorithm, state, _, _ = iterated(3)
     sampler = train_sampler(CLIFF)
     data = sampler.episodes(algorithm.actor(state), sampler.sample_tasks(8), 1, 2)
-    kept = with_trials(state.trials, jnp.int32(0), data)
+    kept, _ = with_trials(state.trials, jnp.int32(0), data)
     trials, params = algorithm.kept(kept, jnp.arange(8)), state.learner.params
     seen = algorithm._seen(params["policy_encoder"], trials.inputs[:, :-1])
     policy = algorithm.networks.policy.apply(params["policy"], seen)

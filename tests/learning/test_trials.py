@@ -10,7 +10,7 @@ from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
 
 SPEC, ROOM, LENGTH = EnvSpec(2, Discrete(3), 4), 5, 7
-added = jax.jit(with_trials)
+added = jax.jit(lambda *arguments: with_trials(*arguments)[0])
 
 
 def rollout(rng, members=2, lanes=1) -> Rollout:

@@ -245,7 +245,7 @@ class RL2SAC(Algorithm[State, Rollout]):
 
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """Trials into the buffer, and gradient steps on trials drawn from all that it holds."""
-        trials = with_trials(state.trials, state.num_trials, data)
+        trials, num_trials = with_trials(state.trials, state.num_trials, data)
 
         def step(learner: Learner, rings_key: jax.Array, key: jax.Array) -> tuple[Learner, Figures]:
             rings = drawn_rings(trials, rings_key, self.config.batch_size)
@@ -254,7 +254,6 @@ class RL2SAC(Algorithm[State, Rollout]):
         learner, figures = gradient_steps(
             step, state.learner, self.config.num_updates, self._warm(state)
         )
-        num_trials = state.num_trials + data.valid.shape[0] * data.valid.shape[1]
         counters = {"replay_size": jnp.sum(trials.sizes), "num_updates": learner.num_updates}
         returns = rl2.trial_returns(data, self.trained_episodes)
         return State(learner, trials, num_trials), {**returns, **figures, **counters}

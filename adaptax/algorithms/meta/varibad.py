@@ -242,8 +242,7 @@ class VariBAD(Algorithm[State, Rollout]):
 
     def _with_trials(self, state: State, data: Rollout) -> State:
         """With new trials [M, N, T] in the place of the oldest ones."""
-        num = state.num_trials + data.valid.shape[0] * data.valid.shape[1]
-        trials = with_trials(state.trials, state.num_trials, data)
+        trials, num = with_trials(state.trials, state.num_trials, data)
         return replace(state, trials=trials, num_trials=num)
 
     def _improved_model(self, state: State) -> tuple[State, Figures]:
