@@ -23,7 +23,8 @@ class Hyperparameters:
     sizes, counts, choices and schedules, which are functions or their names. So are the few floats
     that arithmetic alone does not do with, whose fields say `metadata={"static": True}`:
 
-    - `init_std` of policies: networks are static, and this is part of their description;
+    - `init_std`, `min_std`, `max_std` of policies: networks are static, and these are part of
+      their description;
     - `elite_fraction`: a number of candidates, which is a shape;
     - `base_eps`: whether it is large enough depends on the precision of the program.
 

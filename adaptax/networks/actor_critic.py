@@ -73,6 +73,10 @@ class ActorCritic(nn.Module):
     """The same of the value's."""
     linear_heads: bool = True
     """Whether heads have a linear layer, or what they see is its output."""
+    min_std: float = MIN_STD
+    max_std: float | None = None
+    tanh_mean: bool = False
+    """Whether the mean of continuous actions is squashed to their bounds by tanh."""
 
     def setup(self) -> None:
         """One tower, or two."""
@@ -84,9 +88,16 @@ class ActorCritic(nn.Module):
         def tower(head: nn.Module | None, head_input: nn.Module | None = None) -> Tower:
             return Tower(own(torso), own(self.memory), head, own(head_input))
 
-        std, linear = (self.init_std, MIN_STD), self.linear_heads
-        action_head = ActionHead(self.space, *std, linear=linear, parent=None)
-        value_head = ValueHead(linear, parent=None)
+        action_head = ActionHead(
+            self.space,
+            self.init_std,
+            self.min_std,
+            self.max_std,
+            linear=self.linear_heads,
+            tanh_mean=self.tanh_mean,
+            parent=None,
+        )
+        value_head = ValueHead(self.linear_heads, parent=None)
         if self.shared:
             self.tower = tower(None)
             self.policy_head, self.value_head = action_head.clone(), value_head.clone()

@@ -27,8 +27,11 @@ class ActionHead(nn.Module):
     space: ActionSpace
     init_std: float = 1.0
     min_std: float = 1e-6
+    max_std: float | None = None
     learn_std: bool = True
     """Whether the standard deviation is a parameter, or stays `init_std`."""
+    tanh_mean: bool = False
+    """Whether a Gaussian's mean is squashed to the actions' bounds -1 and 1 by tanh."""
     linear: bool = True
     """Whether the last layer is here; else `features` are its output."""
 
@@ -40,11 +43,15 @@ class ActionHead(nn.Module):
             return MultiCategorical(output, self.space.sizes)
         if not isinstance(self.space, Continuous):
             return Categorical(output)
+        if self.tanh_mean:
+            output = nn.tanh(output)
         if not self.learn_std:
             return DiagonalGaussian(output, jnp.full_like(output, jnp.log(self.init_std)))
         start = nn.initializers.constant(jnp.log(self.init_std))
         log_std = self.param("log_std", start, (self.space.size,))
         log_std = jnp.maximum(log_std, jnp.log(self.min_std))
+        if self.max_std is not None:
+            log_std = jnp.minimum(log_std, jnp.log(self.max_std))
         return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape))
 
 

@@ -126,7 +126,7 @@ def test_another_value_of_a_scalar_setting_compiles_nothing_and_counts(entry, in
         assert (after == before) == ((entry.name, name) in NOT_IN_USE), name
 
 
-STATIC = {"init_std", "elite_fraction", "base_eps"}
+STATIC = {"init_std", "min_std", "max_std", "elite_fraction", "base_eps"}
 """Scalar settings that programs are compiled for."""
 
 

@@ -28,7 +28,9 @@ from adaptax.functional.returns import episode_index
 from adaptax.learning.estimator import Normalization
 from adaptax.learning.minibatches import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
-from adaptax.networks.hypernetwork import HeadsConfig
+from adaptax.networks.actor_critic import MIN_STD, ActorCritic
+from adaptax.networks.convolutions import torso_for
+from adaptax.networks.hypernetwork import HeadsConfig, head_inputs
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import EPSILON, fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
@@ -88,6 +90,12 @@ class RL2Config(Hyperparameters):
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
     init_std: float = field(default=0.5, metadata={"static": True})
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
+    min_std: float = field(default=MIN_STD, metadata={"static": True})
+    """Least standard deviation of actions; what has fallen below it does not come back."""
+    max_std: float | None = field(default=None, metadata={"static": True})
+    """Largest standard deviation of actions, likewise; None: there is none."""
+    tanh_mean: bool = False
+    """Whether the mean of continuous actions is squashed to their bounds -1 and 1 by tanh."""
     reward_scale: float = 0.1
     """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
     normalize_rewards: bool = False
@@ -107,14 +115,22 @@ class RL2Config(Hyperparameters):
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")
         check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")
-        check_positive(self, "reward_scale", "max_grad_norm")
+        check_positive(self, "reward_scale", "max_grad_norm", "min_std", "max_std")
         check_unit(self, "discount", "gae_lambda")
         check(
             self.meta_batch_size % self.num_minibatches == 0,
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "
             f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
         )
+        self._check_std()
         self._check_entropy()
+
+    def _check_std(self) -> None:
+        low, high, first = self.min_std, self.max_std, self.init_std
+        check(high is None or low <= high, f"max_std {high} must be at least min_std {low}")
+        most = "" if high is None else f" and at most max_std {high}"
+        within = f"init_std {first} must be at least min_std {low}{most}"
+        check(low <= first <= (high or first), within)
 
     def _check_entropy(self) -> None:
         coeff, method = self.entropy_coeff, self.entropy_method
@@ -159,6 +175,25 @@ def trial_steps(config: TrialSettings, spec: EnvSpec) -> int:
 def input_size(spec: EnvSpec) -> int:
     """Numbers that the network sees of a step."""
     return trial_input_size(spec.observation_size, spec.action)
+
+
+def policy_settings(config: RL2Config) -> dict[str, Any]:
+    """The fields of an `ActorCritic` that say what a Gaussian policy is like."""
+    names = "init_std", "min_std", "max_std", "tanh_mean"
+    return {name: getattr(config, name) for name in names}
+
+
+def default_networks(config: RL2Config, spec: EnvSpec, *, shared: bool) -> ActorCritic:
+    """The network that the config describes; policy and value apart unless `shared`."""
+    return ActorCritic(
+        spec.action,
+        config.hidden_sizes,
+        config.memory.make(trial_steps(config, spec)),
+        shared=shared,
+        torso=torso_for(spec.picture, config.hidden_sizes),
+        **policy_settings(config),
+        **head_inputs(config.heads, spec),
+    )
 
 
 def init_state(

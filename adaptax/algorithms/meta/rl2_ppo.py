@@ -18,9 +18,7 @@ from adaptax.core.config import check_positive
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.learning.minibatches import optimizer
-from adaptax.networks.actor_critic import ActorCritic, as_actor_critic
-from adaptax.networks.convolutions import torso_for
-from adaptax.networks.hypernetwork import head_inputs
+from adaptax.networks.actor_critic import as_actor_critic
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -54,10 +52,7 @@ class RL2PPO(Algorithm[State, Rollout]):
         self, config: RL2PPOConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
         super().__init__(config, spec)
-        memory, sizes = config.memory.make(rl2.trial_steps(config, spec)), config.hidden_sizes
-        torso = torso_for(spec.picture, sizes)
-        heads = head_inputs(config.heads, spec)
-        default = ActorCritic(spec.action, sizes, memory, config.init_std, True, torso, **heads)
+        default = rl2.default_networks(config, spec, shared=True)
         self.networks = default if networks is None else as_actor_critic(networks)
         self.trained_episodes = rl2.trial_length(config, spec)
 

@@ -132,7 +132,7 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
             tuple(getattr(config, name) for name in embeddings),
         ),
         actor_critic=ActorCritic(
-            spec.action, config.hidden_sizes, init_std=config.init_std, torso=torso, **heads
+            spec.action, config.hidden_sizes, torso=torso, **rl2.policy_settings(config), **heads
         ),
         reward_decoder=decoder(1),
         next_obs_decoder=decoder(spec.observation_size) if config.decode_next_obs else None,
