@@ -16,7 +16,7 @@ from adaptax.core.experience import Array
 from adaptax.core.factorizations import one_by_one
 
 TIME_SCALE = 100.0
-"""Steps by which time is divided."""
+"""Steps by which time is divided, unless somebody says otherwise."""
 _TRIES = 5
 """Ridges that a fit may try."""
 
@@ -31,14 +31,16 @@ def time_in_episode(terminated: Array, truncated: Array) -> jax.Array:
 
 
 @jax.enable_x64(True)
-def linear_features(obs: Array, time: Array, valid: Array) -> jax.Array:
+def linear_features(
+    obs: Array, time: Array, valid: Array, time_scale: float = TIME_SCALE
+) -> jax.Array:
     """Features [..., T, 2 O + 4]: clip(o, -10, 10), its square, tau, tau^2, tau^3 and 1.
 
-    `obs` [..., T, O], `time` [..., T] steps since the episode's start, tau = time / TIME_SCALE;
+    `obs` [..., T, O], `time` [..., T] steps since the episode's start, tau = time / time_scale;
     rows that are not `valid` are 0.
     """
     clipped = jnp.clip(jnp.asarray(obs, jnp.float64), -10.0, 10.0)
-    features = jnp.concatenate([clipped, jnp.square(clipped), _powers(time)], axis=-1)
+    features = jnp.concatenate([clipped, jnp.square(clipped), _powers(time, time_scale)], axis=-1)
     return jnp.where(valid[..., None], features, 0.0)
 
 
@@ -106,6 +108,6 @@ def predict_baseline(features: Array, weights: Array | None) -> jax.Array:
     return jnp.einsum("m...f,mf->m...", features, weights)
 
 
-def _powers(time: Array) -> jax.Array:
-    tau = jnp.asarray(time, jnp.float64) / TIME_SCALE
+def _powers(time: Array, time_scale: float = TIME_SCALE) -> jax.Array:
+    tau = jnp.asarray(time, jnp.float64) / time_scale
     return jnp.stack([tau, tau**2, tau**3, jnp.ones_like(tau)], axis=-1)

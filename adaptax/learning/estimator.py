@@ -5,6 +5,7 @@ Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -26,6 +27,10 @@ Scales = dict[str, Moments]
 Normalization = Literal["none", "batch", "sequence", "running"]
 """Whose moments advantages are standardised by: nobody's, those of the whole batch, of each
 sequence (where small rewards then count as large ones), or of all so far."""
+
+Values = Callable[[Any, PyTree, Sequences], tuple[jax.Array, jax.Array]]
+"""Of a network, its parameters and sequences: values [B, T] of every observation, and of what is
+seen after every step."""
 
 
 class EstimatorSettings(Protocol):
@@ -66,7 +71,7 @@ class Estimate:
     """What a value function says of sequences, all [B, T]."""
 
     value: jax.Array
-    """The network's output; the value itself, unless there are moments of returns."""
+    """What `values` gave; the value itself, unless there are moments of returns."""
     advantage: jax.Array
     """Raw: in units of reward, never standardised."""
     target: jax.Array
@@ -111,13 +116,15 @@ def estimate(
     sequences: Sequences,
     *,
     monte_carlo: bool = False,
+    values: Values = network_values,
 ) -> tuple[Estimate, Scales]:
     """Values, raw advantages and targets; and the moments with these returns among them.
 
+    `values`: where values come from, the network's output if nobody says otherwise.
     `monte_carlo`: targets are Monte-Carlo returns that bootstrap where a rollout or a time limit
     cuts them, instead of lambda-returns.
     """
-    output, next_output = network_values(network, params, sequences)
+    output, next_output = values(network, params, sequences)
     value, next_value = output, next_output
     if "return" in scales:
         value, next_value = (restored(x, scales["return"]) for x in (output, next_output))

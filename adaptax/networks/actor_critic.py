@@ -18,7 +18,8 @@ from adaptax.networks.mlp import MLP, dense
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation."""
 Outputs = tuple[Distribution, jax.Array]
-"""A distribution over actions, and a value, batch axes those of the observations."""
+"""A distribution over actions, and a value or the logits of its bins, batch axes those of the
+observations."""
 
 
 class Tower(nn.Module):
@@ -40,16 +41,26 @@ class Tower(nn.Module):
         return memory, features if self.head is None else self.head(features)
 
 
+def value_layer(num_bins: int | None) -> tuple[int, float]:
+    """Outputs of a value's last layer, and its first weights' gain.
+
+    One number, or the logits of bins, at first nearly equal: the value begins near 0.
+    """
+    return (1, 1.0) if num_bins is None else (num_bins, 0.01)
+
+
 class ValueHead(nn.Module):
-    """Features [..., F] -> a value [...]."""
+    """Features [..., F] -> a value [...], or the logits [..., K] of K bins that it lies in."""
 
     linear: bool = True
-    """Whether the last layer is here; else `features` [..., 1] are its output."""
+    """Whether the last layer is here; else `features` are its output."""
+    num_bins: int | None = None
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Values."""
-        return (dense(1, scale=1.0)(features) if self.linear else features)[..., 0]
+        """Values, or logits."""
+        output = dense(*value_layer(self.num_bins))(features) if self.linear else features
+        return output[..., 0] if self.num_bins is None else output
 
 
 class ActorCritic(nn.Module):
@@ -77,6 +88,8 @@ class ActorCritic(nn.Module):
     max_std: float | None = None
     tanh_mean: bool = False
     """Whether the mean of continuous actions is squashed to their bounds by tanh."""
+    value_bins: int | None = None
+    """Bins K whose logits [*lanes, K] stand for the value; None: it is a number."""
 
     def setup(self) -> None:
         """One tower, or two."""
@@ -97,7 +110,7 @@ class ActorCritic(nn.Module):
             tanh_mean=self.tanh_mean,
             parent=None,
         )
-        value_head = ValueHead(self.linear_heads, parent=None)
+        value_head = ValueHead(self.linear_heads, self.value_bins, parent=None)
         if self.shared:
             self.tower = tower(None)
             self.policy_head, self.value_head = action_head.clone(), value_head.clone()

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
+from adaptax.networks.actor_critic import value_layer
 from adaptax.networks.mlp import MLP, orthogonal
 
 FirstWeights = Literal["bias", "kaiming"]
@@ -104,8 +105,10 @@ class Behind(nn.Module):
         return MLP(self.hidden_sizes)(x[..., self.observation_size :])
 
 
-def head_inputs(config: HeadsConfig, spec: EnvSpec) -> dict[str, Any]:
-    """The fields of an `ActorCritic` that say what its heads see."""
+def head_inputs(
+    config: HeadsConfig, spec: EnvSpec, value_bins: int | None = None
+) -> dict[str, Any]:
+    """The fields of an `ActorCritic` that say what its heads see; `value_bins` as there."""
     if config.kind == "plain":
         return {}
     check(spec.picture is None, f"heads of kind {config.kind!r} do not take pictures")
@@ -113,5 +116,5 @@ def head_inputs(config: HeadsConfig, spec: EnvSpec) -> dict[str, Any]:
     if config.kind == "state":
         return {"policy_input": WithState(size), "value_input": WithState(size)}
     made = partial(Generated, size, config.hidden_sizes, first_weights=config.init)
-    policy, value = made(spec.action.size, 0.01), made(1, 1.0)
+    policy, value = made(spec.action.size, 0.01), made(*value_layer(value_bins))
     return {"policy_input": policy, "value_input": value, "linear_heads": False}

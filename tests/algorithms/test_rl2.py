@@ -56,14 +56,17 @@ ppo_else_slow = pytest.mark.parametrize(
 TRIALS, HORIZON, SPEC = 4, 6, EnvSpec(2, Continuous(2), 6, num_classes=2)
 MAX = {"entropy_method": "max", "normalize_advantage": "none", "stop_entropy_gradient": True}
 CASES = {
-    # The first is for `make test`, the others for `make test-slow`.
+    # Those of FAST are for `make test`, the others for `make test-slow`.
     "plain": {},
     "no bootstrap": {"bootstrap_trial_end": False},
     "entropy in the objective": {"entropy_method": "regularized", "entropy_coeff": 0.2},
     "entropy in rewards": {**MAX, "entropy_coeff": 0.5},
     "rewards by class": {"normalize_rewards": True},
     "moments of each trial": {"normalize_advantage": "sequence", "clip_value": True},
+    "two-hot": {"critic": "two_hot", "num_bins": 7, "max_return": 2.0, "monte_carlo_returns": True},
+    "linear": {"critic": "linear"},
 }
+FAST = {"plain", "two-hot", "linear"}
 
 
 def in_float64(tree: Any) -> Any:
@@ -120,6 +123,14 @@ def slow_inputs(rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
     return inputs, after
 
 
+def part_of_value(params: PyTree) -> PyTree:
+    return params["params"]["value_head"]
+
+
+def without_value(params: PyTree) -> PyTree:
+    return {name: x for name, x in params["params"].items() if name != "value_head"}
+
+
 class SlowUpdate:
     """An update of RL2-PPO as a loop over steps, from formulas of PPO2 alone."""
 
@@ -139,25 +150,89 @@ class SlowUpdate:
             rows.append((log_prob, distribution.entropy(), value, next_value))
         return tuple(jnp.stack(x, axis=1) for x in zip(*rows, strict=True))
 
+    def numbers(self, output: np.ndarray) -> np.ndarray:
+        """The values that a network's output stands for."""
+        if self.config.critic != "two_hot":
+            return output
+        shares = np.exp(output) / np.exp(output).sum(-1, keepdims=True)
+        mean = sum(shares[..., k] * b for k, b in enumerate(self.bins()))
+        return np.sign(mean) * np.expm1(np.abs(mean))
+
+    def bins(self) -> np.ndarray:
+        """Places of bins on the scale of symlog."""
+        end = np.log1p(self.config.max_return)
+        return np.array([end * (2 * k / 6 - 1) for k in range(7)])
+
+    def errors(self, output: jax.Array, target: np.ndarray, old: np.ndarray) -> Any:
+        """What the value learns from at each step."""
+        config = self.config
+        if config.critic == "linear":
+            return 0.0
+        if config.critic == "two_hot":
+            scaled, bins = np.sign(target) * np.log1p(np.abs(target)), self.bins()
+            above = np.clip(np.searchsorted(bins, scaled), 1, 6)
+            share = np.clip((scaled - bins[above - 1]) / (bins[above] - bins[above - 1]), 0, 1)
+            weights = np.eye(7)[above] * share[..., None]
+            weights += np.eye(7)[above - 1] * (1 - share[..., None])
+            log_p = output - jnp.log(jnp.sum(jnp.exp(output), -1, keepdims=True))
+            return -jnp.sum(weights * log_p, -1)
+        error = (output - target) ** 2 / 2
+        if config.clip_value:
+            near = old + jnp.clip(output - old, -config.clip_range, config.clip_range)
+            error = jnp.maximum(error, (near - target) ** 2 / 2)
+        return error
+
+    def linear_values(self, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values, and those after each step, by least squares over all trials."""
+
+        def features(x: np.ndarray, t: int) -> np.ndarray:
+            x, tau = np.clip(x, -10, 10), t / HORIZON
+            return np.array([*x, *x**2, tau, tau**2, tau**3, 1])
+
+        inputs, after = np.asarray(self.inputs), np.asarray(self.after)
+        rows, returns = [], []
+        for i, length in enumerate(self.valid.sum(-1)):
+            for t in range(length):
+                rows.append(features(inputs[i, t], t))
+                later = range(t, length)
+                returns.append(sum(self.config.discount ** (k - t) * reward[i, k] for k in later))
+        ridge = np.sqrt(1e-5) * np.eye(len(rows[0]))
+        targets = np.concatenate([returns, np.zeros(len(ridge))])
+        weights = np.linalg.lstsq(np.concatenate([rows, ridge]), targets, rcond=None)[0]
+        value, next_value = np.zeros((2, TRIALS, HORIZON))
+        for i, length in enumerate(self.valid.sum(-1)):
+            for t in range(length):
+                value[i, t] = features(inputs[i, t], t) @ weights
+                next_value[i, t] = features(after[i, t], t + 1) @ weights
+        return value, next_value
+
     def advantages(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Standardised advantages, targets and values [M, T]; each trial is one episode."""
         config, decay = self.config, self.config.discount * self.config.gae_lambda
-        _, entropy, value, next_value = (np.asarray(x) for x in self.along(self.start))
+        _, entropy, *outputs = (np.asarray(x) for x in self.along(self.start))
+        value, next_value = map(self.numbers, outputs)
         reward = np.array(self.rollout.reward[:, 0])
         if config.normalize_rewards:
             for own in (slice(0, None, 2), slice(1, None, 2)):
                 reward[own] /= np.sqrt(reward[own][self.valid[own]].var() + 1e-8)
         if config.entropy_method == "max":
             reward += config.entropy_coeff * entropy
-        raw = np.zeros((TRIALS, HORIZON))
+        if config.critic == "linear":
+            value, next_value = self.linear_values(config.reward_scale * reward)
+        raw, returns = np.zeros((2, TRIALS, HORIZON))
         for i, length in enumerate(self.valid.sum(-1)):
             follows = next_value[i].copy()
             over = self.rollout.terminated[i, 0, length - 1] or not config.bootstrap_trial_end
             follows[length - 1] *= not over
-            delta = config.reward_scale * reward[i] + config.discount * follows - value[i]
+            paid = config.reward_scale * reward[i]
+            delta = paid + config.discount * follows - value[i]
+            paid[length - 1] += config.discount * follows[length - 1]
             for t in range(length):
                 raw[i, t] = sum(decay ** (k - t) * delta[k] for k in range(t, length))
-        return self.standardised(raw), raw + value, value
+                left = range(t, length)
+                returns[i, t] = sum(config.discount ** (k - t) * paid[k] for k in left)
+        target = returns if config.monte_carlo_returns else raw + value
+        return self.standardised(raw), target, value
 
     def standardised(self, raw: np.ndarray) -> np.ndarray:
         out, kind = raw.copy(), self.config.normalize_advantage
@@ -175,14 +250,11 @@ class SlowUpdate:
         low, high = 1 - config.clip_range, 1 + config.clip_range
 
         def loss(params: PyTree) -> jax.Array:
-            log_prob, entropy, value, _ = self.along(params)
+            log_prob, entropy, output, _ = self.along(params)
             ratio = jnp.exp(log_prob - old_log_prob)
             policy = jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
-            error = (value - target) ** 2
-            if config.clip_value:
-                near = old + jnp.clip(value - old, -config.clip_range, config.clip_range)
-                error = jnp.maximum(error, (near - target) ** 2)
-            terms = -policy + config.value_coeff * error / 2 - coeff * entropy
+            error = self.errors(output, target, old)
+            terms = -policy + config.value_coeff * error - coeff * entropy
             return jnp.mean(terms, where=self.valid)
 
         step = optax.chain(
@@ -195,14 +267,18 @@ class SlowUpdate:
         return params
 
 
-def assert_moved_alike(before: PyTree, after: PyTree, expected: PyTree) -> None:
+def assert_moved_alike(before: PyTree, after: PyTree, expected: PyTree, critic: str = "") -> None:
+    if critic == "linear":  # a network's value has nothing to learn
+        for x, y in zip(*(jax.tree.leaves(part_of_value(p)) for p in (before, after)), strict=True):
+            np.testing.assert_array_equal(x, y)
+        before, after, expected = (without_value(p) for p in (before, after, expected))
     start, ours, theirs = (np.asarray(ravel_pytree(x)[0]) for x in (before, after, expected))
     assert np.abs(theirs - start).min() > 0
     np.testing.assert_allclose(ours - start, theirs - start, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if CASES[case] else ()) for case in CASES]
+    "case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in CASES]
 )
 def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
     """Inner boundaries cut nothing, and padding, which is not zero here, counts for nothing."""
@@ -211,7 +287,7 @@ def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
         state, rollout = random_state(algorithm), random_trials(algorithm)
         expected = SlowUpdate(algorithm, state, rollout).params()
         after, _ = updated(algorithm, state, rollout)
-        assert_moved_alike(state.params, after.params, expected)
+        assert_moved_alike(state.params, after.params, expected, algorithm.config.critic)
 
 
 def test_rewards_are_in_units_of_their_class_over_all_iterations():

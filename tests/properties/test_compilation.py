@@ -69,7 +69,12 @@ IN_USE = {
     "td3": CLIPPED,
     "sac": {**CLIPPED, "target_entropy": -1.0},
     "svpg": {"particle": {**CLIPPED, **SMALL["svpg"]["particle"]}},
-    "rl2-ppo": {"entropy_method": "regularized", "entropy_coeff": 0.01},
+    "rl2-ppo": {
+        "entropy_method": "regularized",
+        "entropy_coeff": 0.01,
+        "critic": "two_hot",
+        "num_bins": 11,
+    },
     "rl2-trpo": {
         "entropy_method": "regularized",
         "entropy_coeff": 0.01,
@@ -78,7 +83,7 @@ IN_USE = {
     # Clipped, steps of the temperature tell targets apart by their side of the entropy only.
     "rl2-sac": {**CLIPPED, "critic": "two_hot", "num_bins": 11, "target_entropy": 2.0},
     "pearl": {"target_entropy": -1.0},
-    "varibad": {"entropy_method": "regularized"},
+    "varibad": {"entropy_method": "regularized", "critic": "two_hot", "num_bins": 11},
     "trpo-maml": {"trust_region": {"max_kl_step": 1.0}},
     "dice-maml": {"inner_objective": "likelihood_ratio", "outer_objective": "log_likelihood"},
 }

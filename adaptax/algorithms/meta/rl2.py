@@ -183,7 +183,9 @@ def policy_settings(config: RL2Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def default_networks(config: RL2Config, spec: EnvSpec, *, shared: bool) -> ActorCritic:
+def default_networks(
+    config: RL2Config, spec: EnvSpec, *, shared: bool, value_bins: int | None = None
+) -> ActorCritic:
     """The network that the config describes; policy and value apart unless `shared`."""
     return ActorCritic(
         spec.action,
@@ -191,8 +193,9 @@ def default_networks(config: RL2Config, spec: EnvSpec, *, shared: bool) -> Actor
         config.memory.make(trial_steps(config, spec)),
         shared=shared,
         torso=torso_for(spec.picture, config.hidden_sizes),
+        value_bins=value_bins,
         **policy_settings(config),
-        **head_inputs(config.heads, spec),
+        **head_inputs(config.heads, spec, value_bins),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -15,9 +16,13 @@ from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.algorithms.on_policy import family, ppo2
 from adaptax.algorithms.on_policy.family import State
 from adaptax.core.config import check_positive
+from adaptax.core.errors import check
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
-from adaptax.learning.minibatches import optimizer
+from adaptax.functional.two_hot import symlog_bins
+from adaptax.learning.critics import Critic, LinearBaseline, TwoHotNetwork
+from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.sequences import Sequences
 from adaptax.networks.actor_critic import as_actor_critic
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
@@ -30,13 +35,64 @@ class RL2PPOConfig(RL2Config):
     clip_range: float = 0.2
     """Range of the ratio around 1."""
     value_coeff: float = 0.5
-    """Weight of the value's loss, which is half the squared error."""
+    """Weight of the value's loss, half the squared error or what the critic's is."""
+    critic: Literal["squared_error", "two_hot", "linear"] = "squared_error"
+    """Where values come from: the network, by its squared error; by cross-entropy, as a
+    distribution over bins of symlog returns; or a linear fit to each iteration's returns."""
+    num_bins: int = 101
+    """Bins of a `two_hot` critic."""
+    max_return: float = 10_000.0
+    """Size of the largest return that these tell apart, after `reward_scale`."""
     clip_value: bool = False
-    """Whether the value's loss is clipped, as in PPO2."""
+    """Whether the loss of a `squared_error` critic is clipped, as in PPO2."""
+
+    @property
+    def value_bins(self) -> int | None:
+        """Bins whose logits the network gives for a value; None: it gives a number."""
+        return self.num_bins if self.critic == "two_hot" else None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "clip_range")
+        check_positive(self, "clip_range", "max_return")
+        check(self.num_bins >= 2, f"num_bins must be at least 2, not {self.num_bins}")
+        check(
+            self.critic != "linear" or not self.normalize_returns,
+            "critic 'linear' needs normalize_returns off: it is fitted to returns as they are",
+        )
+
+
+def check_critic(config: RL2PPOConfig, spec: EnvSpec) -> None:
+    """Raise a ConfigError where the critic does not go with what is observed."""
+    fits = config.critic != "linear" or spec.picture is None
+    check(fits, "critic 'linear' does not take pictures")
+
+
+def critic_of(config: RL2PPOConfig) -> Critic:
+    """The critic that the config describes."""
+    if config.critic == "two_hot":
+        return TwoHotNetwork(symlog_bins(config.num_bins, config.max_return))
+    if config.critic == "linear":
+        return LinearBaseline(config.discount)
+    return ppo2.value_network(config)
+
+
+def learn(
+    config: RL2PPOConfig, network: Any, state: State, sequences: Sequences
+) -> tuple[State, Figures]:
+    """The state after passes of PPO over trials, and their figures."""
+    critic = critic_of(config)
+    loss_of = partial(
+        ppo2.loss,
+        config,
+        network,
+        rl2.loss_entropy_coeff(config, state),
+        entropy=partial(rl2.entropy, config),
+        critic=critic,
+    )
+    after, _, figures = family.learn_jointly(
+        config, network, state, sequences, loss_of, values=critic.values
+    )
+    return after, figures
 
 
 class RL2PPO(Algorithm[State, Rollout]):
@@ -52,7 +108,9 @@ class RL2PPO(Algorithm[State, Rollout]):
         self, config: RL2PPOConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
         super().__init__(config, spec)
-        default = rl2.default_networks(config, spec, shared=True)
+        check_critic(config, spec)
+        bins = config.value_bins
+        default = rl2.default_networks(config, spec, shared=True, value_bins=bins)
         self.networks = default if networks is None else as_actor_critic(networks)
         self.trained_episodes = rl2.trial_length(config, spec)
 
@@ -70,14 +128,7 @@ class RL2PPO(Algorithm[State, Rollout]):
         config, network = self.config, self.networks
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data)
-        loss_of = partial(
-            ppo2.loss,
-            config,
-            network,
-            rl2.loss_entropy_coeff(config, state),
-            entropy=partial(rl2.entropy, config),
-        )
-        after, _, figures = family.learn_jointly(config, network, state, sequences, loss_of)
+        after, figures = learn(config, network, state, sequences)
         return after, rl2.trial_returns(data, self.trained_episodes) | figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:

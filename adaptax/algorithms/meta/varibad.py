@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.meta import rl2
+from adaptax.algorithms.meta import rl2, rl2_ppo
 from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
-from adaptax.algorithms.on_policy import family, ppo2
+from adaptax.algorithms.on_policy import family
 from adaptax.core.config import check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
@@ -121,7 +121,8 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
     """The networks that the config describes."""
     embeddings = "action_embedding_size", "reward_embedding_size", "obs_embedding_size"
     decoder = partial(JointMLP, config.decoder_hidden_sizes)
-    heads, torso = head_inputs(config.heads, spec), None
+    bins, torso = config.value_bins, None
+    heads = head_inputs(config.heads, spec, bins)
     if heads:
         torso = Behind(spec.observation_size, config.hidden_sizes)
     return Networks(
@@ -132,7 +133,12 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
             tuple(getattr(config, name) for name in embeddings),
         ),
         actor_critic=ActorCritic(
-            spec.action, config.hidden_sizes, torso=torso, **rl2.policy_settings(config), **heads
+            spec.action,
+            config.hidden_sizes,
+            torso=torso,
+            value_bins=bins,
+            **rl2.policy_settings(config),
+            **heads,
         ),
         reward_decoder=decoder(1),
         next_obs_decoder=decoder(spec.observation_size) if config.decode_next_obs else None,
@@ -186,6 +192,7 @@ class VariBAD(Algorithm[State, Rollout]):
         self, config: VariBADConfig, spec: EnvSpec, networks: Networks | None = None
     ) -> None:
         super().__init__(config, spec)
+        rl2_ppo.check_critic(config, spec)
         self.networks = networks or default_networks(config, spec)
         actor_critic = as_actor_critic(self.networks.actor_critic)
         no_memory = not has_memory(actor_critic)
@@ -231,14 +238,11 @@ class VariBAD(Algorithm[State, Rollout]):
         return state, returns | policy_figures | model_figures
 
     def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Figures]:
-        """PPO2 over trials, which count as one episode each, as in rl2-ppo."""
+        """Passes of PPO over trials, which count as one episode each, as in rl2-ppo."""
         config, network = self.config, self.network
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
-        coeff, entropy = rl2.loss_entropy_coeff(config, state), partial(rl2.entropy, config)
-        loss_of = partial(ppo2.loss, config, network, coeff, entropy=entropy)
-        after, _, figures = family.learn_jointly(config, network, state, sequences, loss_of)
-        return after, figures
+        return rl2_ppo.learn(config, network, state, sequences)
 
     def _with_trials(self, state: State, data: Rollout) -> State:
         """With new trials [M, N, T] in the place of the oldest ones."""

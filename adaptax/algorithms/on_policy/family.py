@@ -22,8 +22,10 @@ from adaptax.learning.estimator import (
     EstimatorSettings,
     FitSettings,
     Normalization,
+    Values,
     estimate,
     fit_value,
+    network_values,
     policy_advantage,
 )
 from adaptax.learning.minibatches import (
@@ -256,8 +258,9 @@ def learn_jointly(
     *,
     make: MakeOptimizer = ADAM,
     stop: Stop | None = None,
+    values: Values = network_values,
 ) -> tuple[State, Batch, Figures]:
-    """Advantages by the present value, then policy and value together down one loss."""
+    """Advantages by the present `values`, then policy and value together down one loss."""
     estimated, moments = estimate(
         config,
         network,
@@ -265,6 +268,7 @@ def learn_jointly(
         state.moments,
         sequences,
         monte_carlo=config.monte_carlo_returns,
+        values=values,
     )
     advantage, moments = policy_advantage(config, estimated.advantage, sequences.valid, moments)
     batch = as_batch(

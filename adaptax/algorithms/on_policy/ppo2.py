@@ -23,7 +23,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.value_losses import clipped_value_loss, squared_value_loss
+from adaptax.learning.critics import Critic, ValueNetwork
 from adaptax.learning.minibatches import Figures, optimizer
 from adaptax.learning.sequences import Batch
 from adaptax.sampling.actors import Actor
@@ -118,6 +118,11 @@ class LossSettings(Protocol):
         """Weight of the value's loss."""
 
 
+def value_network(config: LossSettings) -> ValueNetwork:
+    """The value as the network's output, whose loss is clipped or not."""
+    return ValueNetwork(config.clip_range if config.clip_value else None)
+
+
 def loss(
     config: LossSettings,
     network: Any,
@@ -125,14 +130,16 @@ def loss(
     params: PyTree,
     part: Batch,
     entropy: Callable[[Distribution, jax.Array], jax.Array] = family.plain_entropy,
+    critic: Critic | None = None,
 ) -> tuple[jax.Array, Figures]:
-    """L_clip + value_coeff L_value - entropy_coeff H, and its figures."""
-    distribution, value = part.outputs(network, params)
+    """L_clip + value_coeff L_value - entropy_coeff H, and its figures.
+
+    L_value is the mean error of the `critic`, by default half the value's squared error.
+    """
+    distribution, output = part.outputs(network, params)
     policy_loss, figures = ppo.loss(config.clip_range, distribution, part)
-    terms = squared_value_loss(value, part.target)
-    if config.clip_value:
-        terms = clipped_value_loss(value, part.value, part.target, config.clip_range)
-    value_loss = masked_mean(terms, part.valid)
+    critic = value_network(config) if critic is None else critic
+    value_loss = masked_mean(critic.errors(output, part), part.valid)
     mean_entropy = masked_mean(entropy(distribution, part.action), part.valid)
     total = policy_loss + config.value_coeff * value_loss - entropy_coeff * mean_entropy
     return total, {**figures, "value_loss": value_loss, "entropy": mean_entropy}

@@ -1,0 +1,120 @@
+"""Critics: where values of experience come from, and what the value's part of a network learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.errors import check
+from adaptax.core.experience import PyTree
+from adaptax.core.precision import in_float64
+from adaptax.functional.returns import discounted_returns
+from adaptax.functional.two_hot import two_hot_loss, two_hot_value
+from adaptax.functional.value_losses import clipped_value_loss, squared_value_loss
+from adaptax.learning.baselines import fit_baseline, linear_features, predict_baseline
+from adaptax.learning.estimator import network_values
+from adaptax.learning.sequences import Batch, Sequences
+
+
+class Critic(Protocol):
+    """What says how much observations are worth."""
+
+    def values(
+        self, network: Any, params: PyTree, sequences: Sequences
+    ) -> tuple[jax.Array, jax.Array]:
+        """Values [B, T] of every observation, and of what is seen after every step."""
+
+    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+        """The loss at each step, axes those of `part.valid`, of what the network says there."""
+
+
+@dataclass(frozen=True)
+class ValueNetwork:
+    """The network's output is the value, and learns by its squared error."""
+
+    clip_range: float | None = None
+    """How far from the old value a new one counts, as in PPO2; None: however far."""
+
+    def values(
+        self, network: Any, params: PyTree, sequences: Sequences
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the network says."""
+        return network_values(network, params, sequences)
+
+    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+        """Half the squared error from the target, clipped or not."""
+        if self.clip_range is None:
+            return squared_value_loss(output, part.target)
+        return clipped_value_loss(output, part.value, part.target, self.clip_range)
+
+
+@dataclass(frozen=True)
+class TwoHotNetwork:
+    """The network gives logits of a distribution over bins of symlog values."""
+
+    bins: jax.Array
+    """[K] as `symlog_bins` has them."""
+
+    def values(
+        self, network: Any, params: PyTree, sequences: Sequences
+    ) -> tuple[jax.Array, jax.Array]:
+        """The values that the network's logits stand for."""
+        value, next_value = (
+            two_hot_value(self._logits(x, sequences.valid), self.bins)
+            for x in network_values(network, params, sequences)
+        )
+        return value, next_value
+
+    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+        """Cross-entropies in nats from the two-hot of the target."""
+        return two_hot_loss(output, part.target, self.bins)
+
+    def _logits(self, output: jax.Array, valid: jax.Array) -> jax.Array:
+        expected = (*valid.shape, len(self.bins))
+        told = f"critic 'two_hot' needs networks that give {len(self.bins)} logits for a value"
+        check(output.shape == expected, f"{told}: {list(expected)}, not {list(output.shape)}")
+        return output
+
+
+@dataclass(frozen=True)
+class LinearBaseline:
+    """A linear fit to the returns of all trials at once, in place of a network.
+
+    Its features are those of the MAML family's baselines, of what the agent sees and of the time in
+    the trial, here in units of the longest trial: powers of thousands of steps are badly
+    conditioned. It is fitted anew to the trials that it then says the values of, whose returns end
+    with them.
+    """
+
+    discount: float
+
+    def values(
+        self, network: Any, params: PyTree, sequences: Sequences
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the fit says, whatever the network does."""
+        s = sequences
+        ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
+        seen = jnp.concatenate([s.obs[:, :1], s.next_obs], axis=1)
+        value = in_float64(_fitted, self.discount, seen, s.reward, ends).astype(s.reward.dtype)
+        return value[:, :-1], value[:, 1:]
+
+    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+        """Half the squared error of the fit: nothing that the network could learn from."""
+        return squared_value_loss(part.value, part.target)
+
+
+def _fitted(
+    discount: float, seen: jax.Array, reward: jax.Array, ends: dict[str, jax.Array]
+) -> jax.Array:
+    """Values [B, T + 1] of what is seen before and after every step of B trials."""
+    valid, length = ends["valid"], reward.shape[1]
+    returns = discounted_returns(reward, jnp.zeros_like(reward), discount=discount, **ends)
+    known = jnp.concatenate([valid[:, :1], valid], axis=1)
+    time = jnp.broadcast_to(jnp.arange(length + 1), known.shape)
+    features = linear_features(seen, time, known, time_scale=length)
+    before = jnp.where(valid[..., None], features[:, :-1], 0.0)
+    weights = fit_baseline(before[None], returns[None], valid[None])
+    return predict_baseline(features[None], weights)[0]
