@@ -154,9 +154,11 @@ class VideoArgs:
 
     run_dir: RunDir
     out: str | None = None
-    """File, .gif, .webp or .mp4; by default video.gif in the run's directory."""
-    task: int = 0
-    """Which of the held-out tasks, counted from 0."""
+    """File, .gif, .webp or .mp4; by default video.gif in the run's directory. Where several classes
+    are filmed, each has a file of its own with its name behind this one."""
+    task: int | None = None
+    """Which of the held-out tasks, counted from 0; by default the first, of each class if there are
+    several, up to ten of them."""
     num_episodes: int | None = None
     """Episodes in a row before the last one; by default as in training."""
     stride: int = 4

@@ -484,8 +484,8 @@ def video_command(args: list[str]) -> None:
     folder = Path() if is_pretrained(run_dir) else run_dir
     out = folder / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
-    film(run_dir, out, VideoConfig(**settings), no_gl)
-    print(f"wrote {out}")
+    for path in film(run_dir, out, VideoConfig(**settings), no_gl):
+        print(f"wrote {path}")
 
 
 def export_command(args: list[str]) -> None:

@@ -37,7 +37,7 @@ from adaptax.experiment.report_figures import (
     points_figure,
 )
 from adaptax.experiment.report_page import Figure, page, plot, table
-from adaptax.experiment.run_dir import writing
+from adaptax.experiment.run_dir import films, writing
 from adaptax.experiment.sweep_report import sweep_section
 from adaptax.experiment.train_command import (
     differing_from,
@@ -48,8 +48,10 @@ from adaptax.experiment.train_command import (
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
-VIDEOS = {"video.mp4": "video/mp4", "video.webp": "image/webp", "video.gif": "image/gif"}
-"""What `adaptax video` leaves in a run's directory, the first of which is shown, and its type."""
+VIDEOS = {".mp4": "video/mp4", ".webp": "image/webp", ".gif": "image/gif"}
+"""Kinds of videos, the first of which is shown where there are several of one name."""
+MOST_VIDEOS = 10
+"""Of a run, that a page holds at most."""
 
 
 def write_report(
@@ -243,9 +245,10 @@ class Report:
         found = []
         for group in self.groups:
             for run in group.runs:
-                paths = [run.directory / name for name in VIDEOS]
-                if path := next((path for path in paths if path.is_file()), None):
-                    what = escape(f"{group.name}, seed {run.seed}: before and after adaptation")
+                for path in _videos(run.directory):
+                    kind = path.stem.removeprefix("video").replace("-", ", ", 1)
+                    about = f"{group.name}, seed {run.seed}{kind}"
+                    what = escape(f"{about}: before and after adaptation")
                     shown = _moving(path, what)
                     found.append(f"<details><summary>{what}</summary>{shown}</details>")
         return "".join(found)
@@ -337,9 +340,20 @@ def check_page(out: Path) -> None:
         raise AdaptaxError(f"cannot write a page {out}: its name must end in .html")
 
 
+def _videos(directory: Path) -> list[Path]:
+    """What `adaptax video` has left in a run's directory, one of each name."""
+    paths = [*(directory / f"video{kind}" for kind in VIDEOS), *films(directory)]
+    found: dict[str, Path] = {}
+    for kind in VIDEOS:
+        for path in paths:
+            if path.suffix == kind and path.is_file():
+                found.setdefault(path.stem, path)
+    return [found[stem] for stem in sorted(found)][:MOST_VIDEOS]
+
+
 def _moving(path: Path, what: str) -> str:
     """A video as an element that holds all of it."""
-    kind = VIDEOS[path.name]
+    kind = VIDEOS[path.suffix]
     source = f"data:{kind};base64,{base64.b64encode(read_plain(path)).decode()}"
     if kind.startswith("video"):
         return f'<video aria-label="{what}" controls loop muted playsinline src="{source}"></video>'

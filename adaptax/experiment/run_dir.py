@@ -31,6 +31,8 @@ GROUP = "group.json"
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif", "video.mp4")
+FILMS = ("video-*.gif", "video-*.webp", "video-*.mp4")
+"""Patterns of pictures of single classes of tasks."""
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
 """The names of all that a run, or a command on it, leaves in its directory."""
@@ -77,8 +79,15 @@ def recorded_config(run_dir: Path) -> dict[str, Any]:
     return recorded if isinstance(recorded, dict) else {}
 
 
+def films(run_dir: Path) -> list[Path]:
+    """What `adaptax video` has left of single classes of tasks in a run's directory."""
+    return [path for pattern in FILMS for path in sorted(run_dir.glob(pattern))]
+
+
 def refuse_links(run_dir: Path) -> None:
     """Raise an AdaptaxError where one of our names in a directory leads somewhere else."""
+    for path in films(run_dir):
+        refuse_link(path)
     for name in sorted(OWN):
         path = run_dir / name
         refuse_link(path)
@@ -234,6 +243,8 @@ def _clear(run_dir: Path) -> None:
     """Delete our own files, but for those that a start needs; strangers' stay."""
     for name in OWN - {CONFIG, UNFINISHED, LOCK, *OWN_WITHIN}:
         (run_dir / name).unlink(missing_ok=True)
+    for path in films(run_dir):
+        path.unlink()
     for name, pattern in OWN_WITHIN.items():
         for path in (run_dir / name).glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -93,7 +93,7 @@ def export_run(
         if video is not None:
             from adaptax.experiment.video import VideoConfig, film
 
-            film(folder, folder / f"video.{video}", VideoConfig(), no_gl)
+            film(folder, folder / f"video.{video}", VideoConfig(task=0), no_gl)
         files = {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))

@@ -555,11 +555,12 @@ class Trainer:
         """Have the run end after this iteration, to be resumed."""
         self._interrupted = True
 
-    def tell_of_video(self, path: Path) -> None:
-        """Tell the run's trackers of a video of it; the run is loaded."""
+    def tell_of_video(self, *paths: Path) -> None:
+        """Tell the run's trackers of videos of it; the run is loaded."""
         self._renew_callbacks()
         with self.callbacks.running(self):
-            self.callbacks.on_video(self, path)
+            for path in paths:
+                self.callbacks.on_video(self, path)
 
     def _interrupt(self) -> None:
         if self._interrupted:

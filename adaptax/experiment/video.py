@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ FRAME_MILLISECONDS = 50
 SUFFIXES = (".gif", ".webp", ".mp4")
 ACTUAL = ("velocity", "x_velocity", "distance", "obj_to_target")
 """Figures that steps tell and that a task may be about; the first of them is drawn in."""
+MOST_CLASSES = 10
+"""Classes of held-out tasks that are filmed at most, each on a task of its own."""
 MAX_SIZE = 1024
 """Pixels: all pictures of an episode are in memory at once, and not every OpenGL draws 10 000."""
 
@@ -38,8 +41,9 @@ MAX_SIZE = 1024
 class VideoConfig:
     """Which task, how many episodes, and how the pictures are taken."""
 
-    task: int = 0
-    """Which of the held-out tasks, counted from 0."""
+    task: int | None = None
+    """Which of the held-out tasks, counted from 0; None: the first, of each class if there are
+    several, up to MOST_CLASSES of them."""
     num_episodes: int | None = None
     """Episodes in a row before the one after adaptation; by default as in training."""
     stride: int = 4
@@ -54,11 +58,16 @@ class VideoConfig:
     def __post_init__(self) -> None:
         check_positive(self, "num_episodes", "stride", "size")
         check(self.size <= MAX_SIZE, f"size must be at most {MAX_SIZE} pixels, not {self.size}")
-        check(self.task >= 0, f"task must not be negative, but is {self.task}")
+        negative = self.task is not None and self.task < 0
+        check(not negative, f"task must not be negative, but is {self.task}")
 
 
-def film(run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | None = None) -> None:
+def film(
+    run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | None = None
+) -> list[Path]:
     """Write the first episode beside the last to `out`, side by side, from the same start.
+
+    Of several classes a file each, named after `out` and the class. Gives what was written.
 
     Environments that MuJoCo simulates are drawn by it, others by their `render`. Call
     `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
@@ -73,9 +82,33 @@ def film(run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | No
     trainer = load_run(run_dir, in_process=True)
     try:
         trainer.load(best=config.best)
-        episodes = _two_episodes(trainer, config, no_gl)
+        chosen = _chosen(trainer.suite.test.tasks, config.task, out)
+        for path, number in chosen.items():
+            _write_film(path, _two_episodes(trainer, number, config, no_gl))
     finally:
         trainer.close()
+    if not is_pretrained(run_dir):
+        trainer.tell_of_video(*chosen)
+    return list(chosen)
+
+
+def _chosen(tasks: Sequence[Task] | None, number: int | None, out: Path) -> dict[Path, int]:
+    """The numbers of the tasks to film, by the files that the films go to."""
+    firsts: dict[str | None, int] = {}
+    for i, task in enumerate(tasks or ()):
+        firsts.setdefault(task.class_name, i)
+    if number is not None or len(firsts) < 2:
+        return {out: number or 0}
+    several = list(firsts.items())[:MOST_CLASSES]
+    names = [re.sub(r"[^\w.-]+", "_", str(name))[:80] for name, _ in several]
+    if len(set(names)) < len(names):
+        names = [str(i) for _, i in several]
+    paths = [out.with_stem(f"{out.stem}-{name}") for name in names]
+    return {path: i for path, (_, i) in zip(paths, several, strict=True)}
+
+
+def _write_film(out: Path, episodes: list[FilmedEpisode]) -> None:
+    """The two episodes side by side, until the longer one ends."""
     titles = ("first episode", "after adaptation")
     strips = [_captioned(e, title) for e, title in zip(episodes, titles, strict=True)]
     length = max(map(len, strips))
@@ -85,8 +118,6 @@ def film(run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | No
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:
             _write(frames, file, out.suffix)
-    if not is_pretrained(run_dir):
-        trainer.tell_of_video(out)
 
 
 def _write(frames: list[Any], file: IO[bytes], suffix: str) -> None:
@@ -130,13 +161,13 @@ class FilmedEpisode:
     success: np.ndarray | None
     """[T]; None where the suite knows none."""
     target: str = ""
-    """The task's numbers in words."""
+    """The task's class and numbers in words."""
     actual: tuple[str, np.ndarray] | None = None
     """The name of what the task is about, and its value [T]; None where steps do not tell it."""
 
 
 def _two_episodes(
-    trainer: Any, config: VideoConfig, no_gl: AdaptaxError | None
+    trainer: Any, number: int, config: VideoConfig, no_gl: AdaptaxError | None
 ) -> list[FilmedEpisode]:
     """The first episode of an agent on a task, and one after adaptation."""
     algorithm, state, suite = trainer.algorithm, trainer.state, trainer.suite
@@ -148,7 +179,7 @@ def _two_episodes(
 
     filmed = replace(suite, make_pool=make_pool, engine="host")
     sampler = Sampler(filmed, filmed.test, trainer.config.seed, "video")
-    tasks = (_task(sampler, config.task),)
+    tasks = (_task(sampler, number),)
     actor = algorithm.actor(state, deterministic=config.deterministic)
     history: list[Rollout] = []
     num_episodes = config.num_episodes or suite.spec.trial_episodes
@@ -186,7 +217,7 @@ def _episode(camera: FilmedPool, stride: int, rollout: Rollout, task: Task) -> F
         stride,
         np.asarray(rollout.reward)[0, 0][valid],
         None if success is None else np.asarray(success)[0, 0][valid],
-        _numbers(task),
+        "\n".join(filter(None, (task.class_name, _numbers(task)))),
         (named[0], np.array(figures[named[0]])) if named else None,
     )
 

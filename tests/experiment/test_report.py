@@ -78,6 +78,8 @@ def written(tmp_path_factory):
     with_classes(good)
     with_classes(poor)
     (good / "seed-0" / "video.gif").write_bytes(GIF)
+    (good / "seed-0" / "video-kind-1.gif").write_bytes(GIF)
+    (good / "seed-0" / "video-kind-1.txt").write_text("no film")
     frames = [Image.new("RGB", (16, 16), (40 * i, 0, 0)) for i in range(4)]
     (good / "seed-1" / "video.mp4").write_bytes(video._mp4(frames))
     out = place / "new" / "report.html"
@@ -108,7 +110,9 @@ def test_sections_are_those_that_the_runs_have(page):
 
 
 def test_videos_of_both_kinds_are_in_the_page(page):
-    (picture,), (film,) = page.all("img"), page.all("video")
+    (picture, of_class), (film,) = page.all("img"), page.all("video")
+    assert picture["alt"].endswith("seed 0: before and after adaptation")
+    assert of_class["alt"].endswith("seed 0, kind-1: before and after adaptation")
     kind, _, data = picture["src"].partition(",")
     assert (kind, base64.b64decode(data)) == ("data:image/gif;base64", GIF)
     kind, _, data = film["src"].partition(",")

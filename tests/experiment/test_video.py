@@ -3,6 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import gymnasium
@@ -12,6 +15,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageSequence
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.envs import registry
+from adaptax.envs.suites.gym import gym_suite
+from adaptax.envs.task import TaskList
 from adaptax.experiment import cli, gl_backend, video
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.video import FilmedEpisode, _captioned
@@ -135,6 +141,77 @@ def test_an_environment_that_renders_is_filmed_without_opengl_as_it_is(lamps, tm
     assert (tmp_path / "lamp.mp4").read_bytes()[4:8] == b"ftyp"
     number, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "lamp.mp4"))
     assert (number, seconds) == (6, pytest.approx(0.3, abs=0.06))
+
+
+class ClassLamp(Lamp):
+    """A lamp whose brightness is its class's."""
+
+    def __init__(self):
+        super().__init__(render_mode="rgb_array")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start = {"dim": 60, "lit lamp/2": 200, "off": 0}[options["class"]]
+        return np.array([self.start / 255], np.float32), {}
+
+
+@dataclass(frozen=True)
+class ClassLampsConfig:
+    """Nothing to set."""
+
+
+def class_lamps(config):
+    test = [{"class": "dim"}, {"class": "lit lamp/2"}] * 2
+    return gym_suite("lamps", ClassLamp, train=[{"class": "off"}], test=test, horizon=5)
+
+
+@pytest.fixture
+def class_run(tmp_path, monkeypatch):
+    """A run on lamps of two held-out classes, of two tasks each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gl_backend, "choose_gl_backend", lambda: (_ for _ in ()).throw(NO_GL))
+    entry = SimpleNamespace(summary="", load=lambda: (ClassLampsConfig, class_lamps))
+    monkeypatch.setitem(registry.SUITES, "lamps", entry)
+    cli.main(["train", "nop", "lamps", *QUICK, "--algorithm.num-lanes", "2"])
+    return tmp_path / "run"
+
+
+def brightness(path):
+    """Of the lower corners of a film's first picture: those of both episodes."""
+    with Image.open(path) as moving:
+        picture = np.asarray(moving.convert("RGB"))
+    return picture[-1, [0, -1], 2].tolist()
+
+
+def test_each_held_out_class_has_a_film_of_its_own(class_run, capsys):
+    capsys.readouterr()
+    flags = ["--stride", "2", "--size", "60"]
+    cli.main(["video", "run", *flags])
+    films = {"video-dim.gif": 60, "video-lit_lamp_2.gif": 200}
+    assert capsys.readouterr().out == "".join(f"wrote run/{name}\n" for name in films)
+    assert sorted(path.name for path in class_run.glob("video*")) == sorted(films)
+    for name, level in films.items():
+        np.testing.assert_allclose(brightness(class_run / name), [level] * 2, atol=4)
+    cli.main(["video", "run", *flags, "--task", "3"])
+    assert brightness(class_run / "video.gif") == [200] * 2
+    cli.main(["export", "run", "new", "--video", "gif"])
+    assert [path.name for path in Path("new").glob("video*")] == ["video.gif"]
+    (class_run / "video-notes.txt").write_text("mine")
+    flags = [*QUICK, "--algorithm.num-lanes", "2", "--overwrite"]
+    cli.main(["train", "nop", "lamps", *flags])
+    assert [path.name for path in class_run.glob("video*")] == ["video-notes.txt"]
+
+
+def test_as_many_classes_are_filmed_as_a_page_holds_each_under_a_name_of_its_own():
+    many = TaskList("many", [{"class": f"kind-{i % 12}"} for i in range(24)]).tasks
+    expected = {Path("a") / f"x-kind-{i}.mp4": i for i in range(10)}
+    assert video._chosen(many, None, Path("a/x.mp4")) == expected
+    assert video._chosen(many, 23, Path("x.gif")) == {Path("x.gif"): 23}
+    alike = TaskList("alike", [{"class": "a b"}, {"class": "a/b"}]).tasks
+    assert video._chosen(alike, None, Path("x.gif")) == {Path("x-0.gif"): 0, Path("x-1.gif"): 1}
+    plain = TaskList("plain", [{"x": 1.0}, {"x": 2.0}]).tasks
+    assert video._chosen(plain, None, Path("x.gif")) == {Path("x.gif"): 0}
+    assert video._chosen(None, None, Path("x.gif")) == {Path("x.gif"): 0}
 
 
 def test_captions_tell_the_task_and_what_came_of_it():
