@@ -151,6 +151,7 @@ def interact(
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
     carry, step = (_without_caches(carry), carry), _no_step(pool.spec, len(slots))
     extras: dict[str, np.ndarray] = {}
+    taken = np.zeros(len(slots), np.int64)
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
         inputs = carry, lanes.every_step(step), lanes.every(obs), key, np.uint32(t)
         action, carry, new_extras = _advance(actor, *inputs)
@@ -161,12 +162,12 @@ def interact(
         t += 1
         obs = obs.copy()
         obs[active] = answer.next_obs
+        taken += step.valid
         ended = active[answer.terminated | answer.truncated]
-        if len(ended):
-            episode[ended] += 1
-            if num_episodes is not None:
-                active = active[episode[active] < num_episodes]
-                ended = ended[episode[ended] < num_episodes]
+        episode[ended] += 1
+        if num_episodes is not None:
+            running = (episode < num_episodes) & (taken < num_steps)
+            active, ended = active[running[active]], ended[running[ended]]
         if len(ended):
             again = slots[ended]
             seeds = cursor.seeds(again, episode[ended])

@@ -22,7 +22,7 @@ from adaptax.functional.masking import anywhere
 from adaptax.sampling.actors import Actor, is_by_lane
 from adaptax.sampling.compiled_engine import Settings, first_fault, interact, shared_out
 from adaptax.sampling.host_engine import begin
-from adaptax.sampling.size import check_rollout_fits, check_tasks_fit
+from adaptax.sampling.size import check_rollout_fits, check_tasks_fit, steps_of
 
 NO_FAULT = -1
 
@@ -155,10 +155,15 @@ class SamplerInProgram:
         return self._requested("tasks_of_iteration", n)
 
     def episodes(
-        self, actor: Actor, tasks: tuple[TaskInProgram, ...], num_lanes: int, num_episodes: int
+        self,
+        actor: Actor,
+        tasks: tuple[TaskInProgram, ...],
+        num_lanes: int,
+        num_episodes: int,
+        most_steps: int | None = None,
     ) -> Rollout:
-        """Whole episodes from fresh resets."""
-        num_steps = num_episodes * self.spec.horizon
+        """Episodes from fresh resets, whole or cut at `most_steps`."""
+        num_steps = steps_of(self.spec, num_episodes, most_steps)
         call, draw = self._called(actor, tasks, num_lanes, num_steps, num_episodes)
         return self._run(call, actor, self._begun(call, draw, actor))[0]
 

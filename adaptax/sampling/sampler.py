@@ -31,7 +31,7 @@ from adaptax.sampling.draws import (
 )
 from adaptax.sampling.host_engine import Cursor, begin, host_loop
 from adaptax.sampling.in_program import Draw, Outcome, Plan, Standing
-from adaptax.sampling.size import check_rollout_fits, check_tasks_fit
+from adaptax.sampling.size import check_rollout_fits, check_tasks_fit, steps_of
 from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
 from adaptax.sampling.worker_engine import worker_loop
 
@@ -107,13 +107,19 @@ class Sampler:
         return self.tasks.sample(named_generator(self.seed, self.stream, "fixed tasks"), n)
 
     def episodes(
-        self, actor: Actor, tasks: tuple[Task, ...], num_lanes: int, num_episodes: int
+        self,
+        actor: Actor,
+        tasks: tuple[Task, ...],
+        num_lanes: int,
+        num_episodes: int,
+        most_steps: int | None = None,
     ) -> Rollout:
-        """Whole episodes, `num_episodes` in each of `num_lanes` lanes a task, from fresh resets.
+        """`num_episodes` episodes in each of `num_lanes` lanes a task, from fresh resets.
 
-        [M, N, T] with T = num_episodes * horizon; episodes in a lane follow one another.
+        [M, N, T] with T = num_episodes * horizon; episodes in a lane follow one another. They are
+        whole, unless T is `most_steps`, which cuts the one under way.
         """
-        num_steps = num_episodes * self.spec.horizon
+        num_steps = steps_of(self.spec, num_episodes, most_steps)
         check_rollout_fits(self.spec, len(tasks), num_lanes, num_steps)
         cursor = self._start(actor, tasks, num_lanes)
         rollout, _ = self._run(actor, cursor, num_steps, num_episodes)

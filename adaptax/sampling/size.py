@@ -17,6 +17,12 @@ def check_tasks_fit(n: int, setting: str | None = None) -> None:
     check_fits(n * TASK_BYTES, what, "fewer tasks fit")
 
 
+def steps_of(spec: EnvSpec, num_episodes: int, most_steps: int | None = None) -> int:
+    """Steps in a lane that so many episodes may take, or `most_steps` where these are fewer."""
+    steps = num_episodes * spec.horizon
+    return steps if most_steps is None else min(steps, most_steps)
+
+
 def check_rollout_fits(spec: EnvSpec, num_tasks: int, num_lanes: int, num_steps: int) -> None:
     """Raise a ConfigError where a rollout of that size is more than the memory holds.
 

@@ -508,6 +508,34 @@ def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
         np.testing.assert_allclose(figures[key], np.mean(totals[key]), rtol=1e-5)
 
 
+def test_episodes_of_a_cut_trial_count_once_they_have_ended():
+    reward = jnp.array([[[1.0, 2.0, 4.0]], [[8.0, 16.0, 32.0]]])
+    ended = jnp.array([[[False, True, False]], [[False, False, False]]])
+    rollout = SimpleNamespace(
+        reward=reward, terminated=ended, truncated=ended & False, valid=jnp.ones_like(ended)
+    )
+    figures = rl2.trial_returns(rollout, 2)
+    assert float(figures["return/episode_1"]) == 3.0 and np.isnan(figures["return/episode_2"])
+
+
+def test_a_trial_cut_at_its_most_steps_is_learned_from_like_any_other():
+    """Its steps are all there, and what would follow counts by its value."""
+    suite, settings = cliff_suite(), {**SMALL, "num_episodes": 40, "num_trial_steps": 7}
+    algorithm = make_algorithm("rl2-ppo", suite.spec, **settings)
+    state = algorithm.init(KEY)
+    rollout = algorithm.collect(state, train_sampler(suite))
+    assert rollout.valid.shape == (4, 1, 7) and bool(rollout.valid.all())
+    ends = np.asarray(rollout.terminated | rollout.truncated)
+    assert ends.any() and not ends[..., -1].all()
+    sequences = sequences_of(algorithm, state, rollout)
+    np.testing.assert_array_equal(
+        sequences.truncated[:, -1], ~np.asarray(rollout.terminated)[:, 0, -1]
+    )
+    assert not np.any((sequences.terminated | sequences.truncated)[:, :-1])
+    after, _ = updated(algorithm, state, rollout)
+    assert np.all(np.isfinite(ravel_pytree(after.params)[0]))
+
+
 # ---- The value after a trial, and TRPO through the recurrent network ----
 
 

@@ -94,6 +94,27 @@ def test_every_lane_has_exactly_the_episodes_asked_for(stepped):
 
 
 @both_loops
+def test_episodes_cut_at_a_number_of_steps_are_the_first_steps_of_whole_ones(stepped):
+    whole = rollouts(SPACES[0], stepped)["episodes"]
+    sampler, num = new_sampler(stepped=stepped), HORIZON + 1
+    cut = sampler.episodes(
+        actor_for(SPACES[0]), sampler.suite.train.tasks, LANES, EPISODES, most_steps=num
+    )
+    assert cut.valid.shape[-1] == num and ends(cut).sum(-1).min() < EPISODES
+    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "valid"):
+        expected = np.asarray(getattr(whole, name))[:, :, :num]
+        np.testing.assert_allclose(getattr(cut, name), expected, rtol=0, atol=1e-6, err_msg=name)
+    assert sampler.num_steps == np.sum(cut.valid) and sampler.num_episodes == ends(cut).sum()
+    assert_equal(episodes(sampler), episodes(after_a_call(stepped)))
+
+
+def after_a_call(stepped: bool) -> Sampler:
+    sampler = new_sampler(stepped=stepped)
+    episodes(sampler)
+    return sampler
+
+
+@both_loops
 def test_valid_steps_are_those_up_to_the_last_end(stepped):
     rollout = rollouts(SPACES[0], stepped)["episodes"]
     length = EPISODES * HORIZON - np.argmax(ends(rollout)[..., ::-1], axis=-1)

@@ -36,6 +36,7 @@ from adaptax.networks.normalizer import EPSILON, fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import TrialInputs, trial_input_size
 from adaptax.sampling.sampler import Sampler
+from adaptax.sampling.size import steps_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class RL2Config(Hyperparameters):
     """Trials an iteration, each on a task of its own."""
     num_episodes: int | None = None
     """Episodes of a trial; by default what the suite's protocol says."""
+    num_trial_steps: int | None = None
+    """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole.
+    Where they end early, more episodes and a bound on steps leave less of a batch empty."""
     discount: float = 0.99
     gae_lambda: float = 0.95
     normalize_advantage: Normalization = "batch"
@@ -114,6 +118,7 @@ class RL2Config(Hyperparameters):
 
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")
+        check_positive(self, "num_trial_steps")
         check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")
         check_positive(self, "reward_scale", "max_grad_norm", "min_std", "max_std")
         check_unit(self, "discount", "gae_lambda")
@@ -161,6 +166,10 @@ class TrialSettings(Protocol):
     def num_episodes(self) -> int | None:
         """Episodes of a trial; None: what the suite's protocol says."""
 
+    @property
+    def num_trial_steps(self) -> int | None:
+        """Steps at which a trial ends; None: its episodes are whole."""
+
 
 def trial_length(config: TrialSettings, spec: EnvSpec) -> int:
     """Episodes of a trial."""
@@ -169,7 +178,12 @@ def trial_length(config: TrialSettings, spec: EnvSpec) -> int:
 
 def trial_steps(config: TrialSettings, spec: EnvSpec) -> int:
     """Most steps of a trial."""
-    return trial_length(config, spec) * spec.horizon
+    return steps_of(spec, trial_length(config, spec), config.num_trial_steps)
+
+
+def remembered_steps(config: TrialSettings, spec: EnvSpec) -> int:
+    """Most steps that a memory has to hold: those of whole episodes, which an evaluation has."""
+    return steps_of(spec, trial_length(config, spec))
 
 
 def input_size(spec: EnvSpec) -> int:
@@ -190,7 +204,7 @@ def default_networks(
     return ActorCritic(
         spec.action,
         config.hidden_sizes,
-        config.memory.make(trial_steps(config, spec)),
+        config.memory.make(remembered_steps(config, spec)),
         shared=shared,
         torso=torso_for(spec.picture, config.hidden_sizes),
         value_bins=value_bins,
@@ -230,7 +244,8 @@ def adapted(actor: Actor, history: Sequence[Rollout], *, deterministic: bool) ->
 def collect(config: TrialSettings, actor: Actor, sampler: Sampler) -> Rollout:
     """One trial on each of `meta_batch_size` tasks."""
     tasks = sampler.sample_tasks(config.meta_batch_size)
-    return sampler.episodes(actor, tasks, 1, trial_length(config, sampler.spec))
+    num_episodes = trial_length(config, sampler.spec)
+    return sampler.episodes(actor, tasks, 1, num_episodes, config.num_trial_steps)
 
 
 def with_reward_moments(state: State, rollout: Rollout) -> State:
@@ -303,7 +318,8 @@ def entropy(config: RL2Config, distribution: Distribution, action: jax.Array) ->
 def trial_returns(rollout: Rollout, num_episodes: int) -> Metrics:
     """`return/episode_K`, the mean undiscounted return of the episodes at place K of a trial.
 
-    Nothing for trials of one episode, whose `return` says it.
+    Of those that came to their end; NaN where none did. Nothing for trials of one episode, whose
+    `return` says it.
     """
     if num_episodes == 1:
         return {}
@@ -311,7 +327,8 @@ def trial_returns(rollout: Rollout, num_episodes: int) -> Metrics:
     index = episode_index(rollout.terminated, rollout.truncated)
     metrics = {}
     for k in range(num_episodes):
-        total = jnp.sum(rollout.reward, where=rollout.valid & (index == k))
-        count = jnp.sum(ended & (index == k))
+        whole = ended & (index == k)
+        counted = rollout.valid & (index == k) & jnp.any(whole, axis=-1, keepdims=True)
+        total, count = jnp.sum(rollout.reward, where=counted), jnp.sum(whole)
         metrics[f"return/episode_{k + 1}"] = total / count
     return metrics

@@ -64,6 +64,8 @@ class RL2SACConfig(Hyperparameters):
     """Trials an iteration, each on a task of its own."""
     num_episodes: int | None = None
     """Episodes of a trial; by default what the suite's protocol says."""
+    num_trial_steps: int | None = None
+    """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole."""
     num_initial_trials: int = 64
     """Trials by uniform actions before the first gradient step."""
     buffer_size: int = 1000
@@ -112,7 +114,8 @@ class RL2SACConfig(Hyperparameters):
     """Bound on the norm of the gradients of each network."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "meta_batch_size", "num_episodes", "num_initial_trials")
+        check_positive(self, "meta_batch_size", "num_episodes", "num_trial_steps")
+        check_positive(self, "num_initial_trials")
         check_positive(self, "buffer_size", "num_updates", "batch_size", "hidden_sizes")
         check_positive(self, "head_hidden_sizes", "max_return", "init_temperature", "tau", "lr")
         check_positive(self, "reward_scale", "lr_schedule_steps", "max_grad_norm")
@@ -155,7 +158,7 @@ class Networks:
 
 def default_networks(config: RL2SACConfig, spec: EnvSpec) -> Networks:
     """The networks that the config describes."""
-    memory = config.memory.make(rl2.trial_steps(config, spec))
+    memory = config.memory.make(rl2.remembered_steps(config, spec))
     num = config.num_bins if config.critic == "two_hot" else 1
     num *= spec.action.size if isinstance(spec.action, Discrete) else 1
     return Networks(

@@ -127,7 +127,7 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
         torso = Behind(spec.observation_size, config.hidden_sizes)
     return Networks(
         encoder=RecurrentEncoder(
-            config.memory.make(rl2.trial_steps(config, spec)),
+            config.memory.make(rl2.remembered_steps(config, spec)),
             config.latent_size,
             (spec.action.size, 1, spec.observation_size),
             tuple(getattr(config, name) for name in embeddings),
