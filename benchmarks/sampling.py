@@ -103,10 +103,14 @@ def rl2_actor(suite: Suite) -> Actor:
     return algorithm.actor(algorithm.init(jax.random.key(0)))
 
 
-def sampler(suite: Suite, num_lanes: int, actor: Actor | None = None) -> Work:
-    """Our sampler, whole episodes, everything recorded; by default with the 2x64 policy."""
+def gaussian_actor(suite: Suite) -> Actor:
+    """The 2x64 policy for a suite."""
     assert isinstance(suite.spec.action, Continuous)
-    actor = actor or policy_actor(suite.spec.observation_size, suite.spec.action.size)
+    return policy_actor(suite.spec.observation_size, suite.spec.action.size)
+
+
+def sampler(suite: Suite, num_lanes: int, actor: Actor) -> Work:
+    """Our sampler, whole episodes, everything recorded."""
     collector = Sampler(suite, suite.train, 0, "benchmark")
 
     def episode() -> int:
@@ -116,10 +120,8 @@ def sampler(suite: Suite, num_lanes: int, actor: Actor | None = None) -> Work:
     return episode
 
 
-def long_calls(suite: Suite, num_lanes: int, actor: Actor | None = None) -> Work:
+def long_calls(suite: Suite, num_lanes: int, actor: Actor) -> Work:
     """Our sampler as algorithms that go on from where they stopped use it."""
-    assert isinstance(suite.spec.action, Continuous)
-    actor = actor or policy_actor(suite.spec.observation_size, suite.spec.action.size)
     collector = Sampler(suite, suite.train, 0, "benchmark")
     tasks = collector.sample_tasks(1)
 
@@ -177,12 +179,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     suite, point = make_suite("half-cheetah-vel"), make_suite("point-goal")
+    actor = gaussian_actor(suite)
     rows: list[dict[str, Any]] = []
     for lanes in LANES:
         contenders = {
             "bare": bare(lanes),
-            "sampler": sampler(suite, lanes),
-            "long_calls": long_calls(suite, lanes),
+            "sampler": sampler(suite, lanes, actor),
+            "long_calls": long_calls(suite, lanes, actor),
             "sync_vector_env": sync_vector_env(lanes),
         }
         rates = measure(contenders, options.seconds)
@@ -209,7 +212,9 @@ def main() -> None:
         f"  32 lanes with RL2's GRU of 64: {rates['sampler']:9,.0f} ({rates['share_of_bare']:.2f} "
         f"of bare, {rates['share_of_long_calls']:.2f} with long calls)"
     )
-    rate = measure({"point-goal": sampler(point, 4096)}, options.seconds)["point-goal"]
+    rate = measure({"point-goal": sampler(point, 4096, gaussian_actor(point))}, options.seconds)[
+        "point-goal"
+    ]
     print(f"compiled point-goal, 4096 lanes: {rate:,.0f}")
     if options.out:
         report = {"steps_per_second": rows, "point_goal": round(rate)}

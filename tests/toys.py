@@ -109,11 +109,11 @@ class ChangingSampler(Sampler):
         super().__init__(suite, suite.train, 0, "train")
         self.change = change
 
-    def episodes(self, actor, tasks, num_lanes, num_episodes):
-        return self.change(super().episodes(actor, tasks, num_lanes, num_episodes), actor)
+    def episodes(self, actor, *asked):
+        return self.change(super().episodes(actor, *asked), actor)
 
-    def steps(self, actor, tasks, num_lanes, num_steps):
-        return self.change(super().steps(actor, tasks, num_lanes, num_steps), actor)
+    def steps(self, actor, *asked):
+        return self.change(super().steps(actor, *asked), actor)
 
 
 def trained(
@@ -125,6 +125,44 @@ def trained(
     for _ in range(num_iterations):
         state, metrics = algorithm.iteration(state, sampler)
     return state, metrics
+
+
+OF_LANES = ("initial_carry", "final_carry", "initial_return")
+"""What a rollout says of whole lanes, not of steps."""
+
+
+def polluted(rollout: Rollout) -> Rollout:
+    """The rollout with arbitrary finite values in every padded entry of every array."""
+    rng = np.random.default_rng(0)
+    valid = np.asarray(rollout.valid)
+
+    def pollute(x):
+        x = np.array(x)
+        noise = 1e3 * rng.standard_normal(x.shape)
+        mask = valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
+        return np.where(mask, x, noise > 0 if x.dtype == bool else noise.astype(x.dtype))
+
+    steps = jax.tree.map(pollute, dataclasses.replace(rollout.steps, valid=None))
+    of_lanes = {name: getattr(rollout, name) for name in OF_LANES}
+    return dataclasses.replace(steps, valid=rollout.valid, **of_lanes)
+
+
+def trained_on_polluted(
+    algorithm: Algorithm, suite: Suite
+) -> tuple[PyTree, dict[str, Any], list[Rollout]]:
+    """As `trained` for two iterations, by polluted rollouts; and these as they were before."""
+    rollouts = list[Rollout]()
+
+    def change(rollout: Rollout, actor: Actor) -> Rollout:
+        rollouts.append(rollout)
+        return polluted(rollout)
+
+    return *trained(algorithm, ChangingSampler(suite, change), 2), rollouts
+
+
+def has_padding(rollouts: list[Rollout]) -> bool:
+    """Whether any of them has entries that stand for nothing."""
+    return any(not np.asarray(rollout.valid).all() for rollout in rollouts)
 
 
 @jax.jit

@@ -37,7 +37,7 @@ from adaptax.experiment.report_figures import (
     points_figure,
 )
 from adaptax.experiment.report_page import Figure, page, plot, table
-from adaptax.experiment.run_dir import films, writing
+from adaptax.experiment.run_dir import MOST_FILMS, films, writing
 from adaptax.experiment.sweep_report import sweep_section
 from adaptax.experiment.train_command import (
     differing_from,
@@ -50,8 +50,6 @@ MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
 VIDEOS = {".mp4": "video/mp4", ".webp": "image/webp", ".gif": "image/gif"}
 """Kinds of videos, the first of which is shown where there are several of one name."""
-MOST_VIDEOS = 10
-"""Of a run, that a page holds at most."""
 
 
 def write_report(
@@ -348,7 +346,7 @@ def _videos(directory: Path) -> list[Path]:
         for path in paths:
             if path.suffix == kind and path.is_file():
                 found.setdefault(path.stem, path)
-    return [found[stem] for stem in sorted(found)][:MOST_VIDEOS]
+    return [found[stem] for stem in sorted(found)][:MOST_FILMS]
 
 
 def _moving(path: Path, what: str) -> str:

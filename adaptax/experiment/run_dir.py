@@ -31,8 +31,10 @@ GROUP = "group.json"
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif", "video.mp4")
-FILMS = ("video-*.gif", "video-*.webp", "video-*.mp4")
-"""Patterns of pictures of single classes of tasks."""
+FILM_KINDS = (".gif", ".webp", ".mp4")
+"""How the names of films end."""
+MOST_FILMS = 10
+"""Classes of tasks that a run is filmed on at most, and films of it that a page holds."""
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
 """The names of all that a run, or a command on it, leaves in its directory."""
@@ -81,7 +83,7 @@ def recorded_config(run_dir: Path) -> dict[str, Any]:
 
 def films(run_dir: Path) -> list[Path]:
     """What `adaptax video` has left of single classes of tasks in a run's directory."""
-    return [path for pattern in FILMS for path in sorted(run_dir.glob(pattern))]
+    return [path for kind in FILM_KINDS for path in sorted(run_dir.glob(f"video-*{kind}"))]
 
 
 def refuse_links(run_dir: Path) -> None:

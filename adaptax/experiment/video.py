@@ -21,18 +21,15 @@ from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
 from adaptax.experiment.pretrained import is_pretrained
-from adaptax.experiment.run_dir import writing
+from adaptax.experiment.run_dir import FILM_KINDS, MOST_FILMS, writing
 from adaptax.sampling.sampler import Sampler
 
 CAMERAS = {"corner2": 2, "track": 0}
 """Meta-World's and Gymnasium's, by their names in the model, and the quarter turns that put their
 pictures upright; where neither is, MuJoCo's free camera."""
 FRAME_MILLISECONDS = 50
-SUFFIXES = (".gif", ".webp", ".mp4")
 ACTUAL = ("velocity", "x_velocity", "distance", "obj_to_target")
 """Figures that steps tell and that a task may be about; the first of them is drawn in."""
-MOST_CLASSES = 10
-"""Classes of held-out tasks that are filmed at most, each on a task of its own."""
 MAX_SIZE = 1024
 """Pixels: all pictures of an episode are in memory at once, and not every OpenGL draws 10 000."""
 
@@ -43,7 +40,7 @@ class VideoConfig:
 
     task: int | None = None
     """Which of the held-out tasks, counted from 0; None: the first, of each class if there are
-    several, up to MOST_CLASSES of them."""
+    several, up to MOST_FILMS of them."""
     num_episodes: int | None = None
     """Episodes in a row before the one after adaptation; by default as in training."""
     stride: int = 4
@@ -73,7 +70,7 @@ def film(
     `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
     has to draw.
     """
-    check(out.suffix in SUFFIXES, f"a video is one of {', '.join(SUFFIXES)}, not {out}")
+    check(out.suffix in FILM_KINDS, f"a video is one of {', '.join(FILM_KINDS)}, not {out}")
     if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise AdaptaxError(
             f"{out} needs imageio-ffmpeg: pip install -c constraints.txt '.[video]'; a .gif does "
@@ -99,7 +96,7 @@ def _chosen(tasks: Sequence[Task] | None, number: int | None, out: Path) -> dict
         firsts.setdefault(task.class_name, i)
     if number is not None or len(firsts) < 2:
         return {out: number or 0}
-    several = list(firsts.items())[:MOST_CLASSES]
+    several = list(firsts.items())[:MOST_FILMS]
     names = [re.sub(r"[^\w.-]+", "_", str(name))[:80] for name, _ in several]
     if len(set(names)) < len(names):
         names = [str(i) for _, i in several]

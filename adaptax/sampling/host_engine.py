@@ -151,7 +151,6 @@ def interact(
     actor, carry, key = jax.device_put((actor, cursor.carry, cursor.key), cpu)
     carry, step = (_without_caches(carry), carry), _no_step(pool.spec, len(slots))
     extras: dict[str, np.ndarray] = {}
-    taken = np.zeros(len(slots), np.int64)
     while len(active) and (num_episodes is not None or t < cursor.t + num_steps):
         inputs = carry, lanes.every_step(step), lanes.every(obs), key, np.uint32(t)
         action, carry, new_extras = _advance(actor, *inputs)
@@ -162,10 +161,10 @@ def interact(
         t += 1
         obs = obs.copy()
         obs[active] = answer.next_obs
-        taken += step.valid
         ended = active[answer.terminated | answer.truncated]
         episode[ended] += 1
         if num_episodes is not None:
+            taken = record.lengths + step.valid  # `step` is not written yet
             running = (episode < num_episodes) & (taken < num_steps)
             active, ended = active[running[active]], ended[running[ended]]
         if len(ended):

@@ -15,6 +15,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 from toys import cliff_suite, train_sampler
+from trial_agents import SMALL_TRIALS
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.meta import rl2
@@ -35,14 +36,7 @@ from adaptax.networks.heads import ActionHead
 from adaptax.networks.memory import MEMORIES
 from adaptax.networks.normalizer import fresh_moments, normalized, updated_moments
 
-SMALL = {
-    "meta_batch_size": 4,
-    "num_episodes": 2,
-    "num_epochs": 2,
-    "num_minibatches": 1,
-    "hidden_sizes": (4,),
-    "memory": {"kind": "gru", "size": 4},
-}
+SMALL = {**SMALL_TRIALS, "memory": {"kind": "gru", "size": 4}}
 KEY = jax.random.key(0)
 OTHER_MEMORIES = tuple(kind for kind in MEMORIES if kind not in ("none", "gru"))
 both_algorithms = pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo"])

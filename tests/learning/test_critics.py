@@ -6,26 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import ChangingSampler, cliff_suite, fingerprint, train_sampler, trained
+from trial_agents import (
+    SMALL_TRIALS,
+    check_goes_on_as_if_nothing_had_happened,
+    check_padding_counts_for_nothing,
+)
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.functional.two_hot import symlog_bins
 from adaptax.learning.critics import LinearBaseline, TwoHotNetwork
 from adaptax.learning.sequences import Sequences
 from adaptax.networks.actor_critic import ActorCritic, init_params
 
 KEY = jax.random.key(0)
-SMALL = {
-    "meta_batch_size": 4,
-    "num_episodes": 2,
-    "num_epochs": 2,
-    "num_minibatches": 1,
-    "hidden_sizes": (4,),
-    "memory": {"kind": "gru", "size": 8},
-}
 CRITICS = {"two_hot": {"num_bins": 7, "max_return": 5.0}, "linear": {}}
 
 
@@ -118,7 +113,7 @@ def test_a_fit_under_vmap_is_that_of_each():
 def test_two_hot_values_begin_near_zero_whatever_is_seen(kind):
     spec = EnvSpec(2, Continuous(2), 5)
     heads = {"kind": kind, "hidden_sizes": (3,)}
-    algorithm = make_algorithm("rl2-ppo", spec, **SMALL, critic="two_hot", heads=heads)
+    algorithm = make_algorithm("rl2-ppo", spec, **SMALL_TRIALS, critic="two_hot", heads=heads)
     network = algorithm.networks
     params, x = init_params(network, KEY, 6), jax.random.normal(KEY, (20, 6))
     _, (_, logits) = network.apply(params, network.initial((20,)), x)
@@ -143,49 +138,20 @@ def test_networks_of_ones_own_without_logits_are_refused_by_name():
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("name", ["rl2-ppo", "varibad"])
 def test_algorithms_take_them_and_padding_changes_nothing(name, critic):
-    from properties.test_padding import polluted
-
-    suite, padded = cliff_suite(), []
-    algorithm = make_algorithm(name, suite.spec, **SMALL, critic=critic, **CRITICS[critic])
-
-    def change(rollout, actor):
-        padded.append(int(np.sum(~np.asarray(rollout.valid))))
-        return polluted(rollout)
-
-    other, metrics = trained(algorithm, ChangingSampler(suite, change), 2)
-    clean, expected = trained(algorithm, train_sampler(suite), 2)
-    assert any(padded)
-    assert fingerprint(other) == fingerprint(clean)
-    assert fingerprint(metrics) == fingerprint(expected)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(metrics))
+    settings = {**SMALL_TRIALS, "critic": critic, **CRITICS[critic]}
+    check_padding_counts_for_nothing(lambda spec: make_algorithm(name, spec, **settings))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("name", ["rl2-ppo", "varibad"])
 def test_a_run_with_them_goes_on_as_if_nothing_had_happened(name, critic, tmp_path):
-    suite = cliff_suite()
-    settings = {**SMALL, **CRITICS[critic], "min_std": 0.4, "max_std": 1.5, "tanh_mean": True}
-
-    def trainer(run, num_iterations):
-        config = TrainerConfig(
-            str(tmp_path / run),
-            num_iterations=num_iterations,
-            snapshot_interval=2,
-            evaluation_interval=None,
-            quiet=True,
-        )
-        algorithm = make_algorithm(name, suite.spec, **settings, critic=critic)
-        return Trainer(config, algorithm, suite)
-
-    whole, part = trainer("whole", 4), trainer("part", 2)
-    row = whole.run()
-    part.run()
-    again = trainer("part", 4)
-    assert {**again.resume(), "seconds": None} == {**row, "seconds": None}
-    assert again.algorithm.config.critic == critic
-    assert fingerprint(again.state) == fingerprint(whole.state)
-    assert fingerprint(part.state) != fingerprint(whole.state)
+    bounds = {"min_std": 0.4, "max_std": 1.5, "tanh_mean": True}
+    settings = {**SMALL_TRIALS, **bounds, "critic": critic, **CRITICS[critic]}
+    config = check_goes_on_as_if_nothing_had_happened(
+        lambda spec: make_algorithm(name, spec, **settings), tmp_path
+    )
+    assert config.critic == critic
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
+from toys import point_suite
+from trial_agents import (
+    SMALL_TRIALS,
+    check_goes_on_as_if_nothing_had_happened,
+    check_padding_counts_for_nothing,
+)
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Discrete
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.functional.trust_region import gauss_newton_product, hessian_product
 from adaptax.networks.actor_critic import ActorCritic, init_params, part_of, with_part
 from adaptax.networks.hypernetwork import Behind, Generated, HeadsConfig, WithState, head_inputs
 from adaptax.networks.memory import GRU
 
 KEY, BATCH, FEATURES, OBS, HIDDEN, OUT = jax.random.key(0), 5, 6, 3, 4, 2
-SMALL = {
-    "meta_batch_size": 4,
-    "num_episodes": 2,
-    "num_epochs": 2,
-    "num_minibatches": 1,
-    "hidden_sizes": (4,),
-    "memory": {"kind": "gru", "size": 8},
-}
 kinds = pytest.mark.parametrize("kind", ["state", "generated"])
 
 
@@ -147,48 +143,19 @@ def test_exact_curvature_equals_plain_hessians():
 @kinds
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo", "varibad"])
 def test_algorithms_take_them_and_padding_changes_nothing(name, kind):
-    from properties.test_padding import polluted
-
-    suite, padded = cliff_suite(), []
-    heads = {"kind": kind, "hidden_sizes": (3,)}
-    algorithm = make_algorithm(name, suite.spec, **SMALL, heads=heads)
-
-    def change(rollout, actor):
-        padded.append(int(np.sum(~np.asarray(rollout.valid))))
-        return polluted(rollout)
-
-    other, metrics = trained(algorithm, ChangingSampler(suite, change), 2)
-    clean, expected = trained(algorithm, train_sampler(suite), 2)
-    assert any(padded)
-    assert fingerprint(other) == fingerprint(clean)
-    assert fingerprint(metrics) == fingerprint(expected)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(metrics))
+    settings = {**SMALL_TRIALS, "heads": {"kind": kind, "hidden_sizes": (3,)}}
+    check_padding_counts_for_nothing(lambda spec: make_algorithm(name, spec, **settings))
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param("rl2-ppo"), pytest.param("varibad", marks=pytest.mark.slow)]
 )
 def test_a_run_with_generated_weights_goes_on_as_if_nothing_had_happened(name, tmp_path):
-    suite, heads = cliff_suite(), {"kind": "generated", "hidden_sizes": (3,), "init": "kaiming"}
-
-    def trainer(run, num_iterations):
-        config = TrainerConfig(
-            str(tmp_path / run),
-            num_iterations=num_iterations,
-            snapshot_interval=2,
-            evaluation_interval=None,
-            quiet=True,
-        )
-        return Trainer(config, make_algorithm(name, suite.spec, **SMALL, heads=heads), suite)
-
-    whole, part = trainer("whole", 4), trainer("part", 2)
-    row = whole.run()
-    part.run()
-    again = trainer("part", 4)
-    assert {**again.resume(), "seconds": None} == {**row, "seconds": None}
-    assert again.algorithm.config.heads == HeadsConfig(**heads)
-    assert fingerprint(again.state) == fingerprint(whole.state)
-    assert fingerprint(part.state) != fingerprint(whole.state)
+    heads = {"kind": "generated", "hidden_sizes": (3,), "init": "kaiming"}
+    config = check_goes_on_as_if_nothing_had_happened(
+        lambda spec: make_algorithm(name, spec, **SMALL_TRIALS, heads=heads), tmp_path
+    )
+    assert config.heads == HeadsConfig(**heads)
 
 
 def test_what_cannot_be_is_refused():

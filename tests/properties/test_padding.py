@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import jax
 import numpy as np
 import pytest
 from small import SMALL_SUITE
@@ -13,41 +10,20 @@ from toys import (
     behaviour,
     cliff_suite,
     fingerprint,
+    has_padding,
+    polluted,
     small_agent,
     train_sampler,
     trained,
+    trained_on_polluted,
 )
-
-OF_LANES = ("initial_carry", "final_carry", "initial_return")
-"""What a rollout says of whole lanes, not of steps."""
-
-
-def polluted(rollout, actor=None):
-    """The rollout with arbitrary finite values in every padded entry of every array."""
-    rng = np.random.default_rng(0)
-    valid = np.asarray(rollout.valid)
-
-    def pollute(x):
-        x = np.array(x)
-        noise = 1e3 * rng.standard_normal(x.shape)
-        mask = valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
-        return np.where(mask, x, noise > 0 if x.dtype == bool else noise.astype(x.dtype))
-
-    steps = jax.tree.map(pollute, replace(rollout.steps, valid=None))
-    of_lanes = {name: getattr(rollout, name) for name in OF_LANES}
-    return replace(steps, valid=rollout.valid, **of_lanes)
 
 
 def test_arbitrary_values_in_padded_entries_leave_the_update_unchanged(entry):
-    suite, padded = cliff_suite(**SMALL_SUITE.get(entry.name, {})), []
-
-    def change(rollout, actor):
-        padded.append(int(np.sum(~np.asarray(rollout.valid))))
-        return polluted(rollout)
-
+    suite = cliff_suite(**SMALL_SUITE.get(entry.name, {}))
     algorithm = small_agent(entry, suite)
-    other, other_metrics = trained(algorithm, ChangingSampler(suite, change), 2)
-    if not any(padded):
+    other, other_metrics, rollouts = trained_on_polluted(algorithm, suite)
+    if not has_padding(rollouts):
         pytest.skip("this algorithm asks for steps, which are never padded")
     clean, metrics = trained(algorithm, ChangingSampler(suite, lambda rollout, actor: rollout), 2)
     assert fingerprint(other) == fingerprint(clean)
