@@ -30,9 +30,12 @@ GROUP = "group.json"
 """What a group's folder holds beside its members' folders: which seeds they are."""
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
-PICTURES = ("learning.png", "adaptation.png", "classes.png", "video.gif", "video.mp4")
 FILM_KINDS = (".gif", ".webp", ".mp4")
 """How the names of films end."""
+PICTURES = (
+    *("learning.png", "adaptation.png", "classes.png"),
+    *(f"video{kind}" for kind in FILM_KINDS),
+)
 MOST_FILMS = 10
 """Classes of tasks that a run is filmed on at most, and films of it that a page holds."""
 FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)

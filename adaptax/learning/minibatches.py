@@ -33,16 +33,12 @@ ADAM = partial(optax.adam, eps=1e-5)
 """As in OpenAI Baselines' PPO2 and Pyrado."""
 
 
-class Scheduled(Protocol):
-    """Settings of an optimizer whose step size may fall from pass to pass."""
-
-    @property
-    def lr(self) -> float:
-        """Step size at the start."""
+class LearningSchedule(Protocol):
+    """Settings of how step sizes fall from pass to pass."""
 
     @property
     def lr_schedule(self) -> Schedule:
-        """How it falls."""
+        """How they fall."""
 
     @property
     def lr_schedule_steps(self) -> int | None:
@@ -51,6 +47,14 @@ class Scheduled(Protocol):
     @property
     def passes_per_iteration(self) -> int:
         """Passes of an iteration."""
+
+
+class Scheduled(LearningSchedule, Protocol):
+    """Settings of an optimizer whose step size may fall from pass to pass."""
+
+    @property
+    def lr(self) -> float:
+        """Step size at the start."""
 
     @property
     def max_grad_norm(self) -> float | None:
@@ -84,7 +88,7 @@ def optimizer(
 
     Its state does not depend on `updates_per_pass`.
     """
-    return clipped(make(learning_rate(config, updates_per_pass)), config.max_grad_norm)
+    return clipped(make(falling(config.lr, config, updates_per_pass)), config.max_grad_norm)
 
 
 def clipped(
@@ -96,14 +100,14 @@ def clipped(
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), step)
 
 
-def learning_rate(config: Scheduled, updates_per_pass: int) -> Any:
-    """The rate, as a function of the number of updates unless it is constant."""
+def falling(lr: Any, config: LearningSchedule, updates_per_pass: int = 1) -> Any:
+    """A step size as a function of the number of updates, or as it is where it is constant."""
 
     def rate(num_updates: jax.Array) -> jax.Array:
         num_passes = num_updates // updates_per_pass
-        return config.lr * share_left(config.lr_schedule, num_passes, config.lr_schedule_steps)
+        return lr * share_left(config.lr_schedule, num_passes, config.lr_schedule_steps)
 
-    return config.lr if config.lr_schedule == "constant" else rate
+    return lr if config.lr_schedule == "constant" else rate
 
 
 def share_left(schedule: Schedule, num_passes: jax.Array, num_steps: int | None) -> Any:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
@@ -348,6 +349,25 @@ def test_adams_epsilon_is_that_of_every_network(epsilon):
         found = jax.tree.leaves(after.params[name])
         for one, other in zip(found, jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_all_step_sizes_fall_together():
+    """Of a schedule of two gradient steps the second is half as long, and a third is none."""
+    falls = {"lr_schedule": "linear", "lr_schedule_steps": 2}
+    first, _ = one_step(**falls)
+    second, _ = one_step(learner=first, **falls)
+    third, _ = one_step(learner=second, **falls)
+    whole, _ = one_step(learner=one_step()[0])
+
+    def moved(after, before, name):
+        return ravel_pytree(after.params[name])[0] - ravel_pytree(before.params[name])[0]
+
+    for name in ("critics", "encoder"):  # the policy's gradient comes after their step
+        half = moved(whole, first, name) / 2
+        np.testing.assert_allclose(moved(second, first, name), half, rtol=1e-2, atol=1e-7)
+    for name in first.params:
+        assert jnp.any(moved(second, first, name))
+        assert not jnp.any(moved(third, second, name))
 
 
 def test_networks_start_as_the_setting_says():

@@ -21,6 +21,7 @@ from adaptax.envs.task import TaskList
 from adaptax.experiment import cli, gl_backend, video
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.video import FilmedEpisode, _captioned
+from adaptax.sampling.sampler import Sampler
 
 
 @pytest.fixture(scope="session")
@@ -196,10 +197,29 @@ def test_each_held_out_class_has_a_film_of_its_own(class_run, capsys):
     assert brightness(class_run / "video.gif") == [200] * 2
     cli.main(["export", "run", "new", "--video", "gif"])
     assert [path.name for path in Path("new").glob("video*")] == ["video.gif"]
+    cli.main(["video", "run", "--out", "run/video.webp", *flags, "--task", "3"])
     (class_run / "video-notes.txt").write_text("mine")
     flags = [*QUICK, "--algorithm.num-lanes", "2", "--overwrite"]
     cli.main(["train", "nop", "lamps", *flags])
     assert [path.name for path in class_run.glob("video*")] == ["video-notes.txt"]
+
+
+def test_a_film_is_of_the_episodes_of_the_runs_evaluations(class_run, monkeypatch):
+    played = []
+
+    class Counting(Sampler):
+        def episodes(self, *args):
+            played.append(args)
+            return super().episodes(*args)
+
+    flags = [*QUICK, "--algorithm.num-lanes", "2", "--overwrite", "--evaluation.num-episodes", "3"]
+    cli.main(["train", "nop", "lamps", *flags])
+    monkeypatch.setattr(video, "Sampler", Counting)
+    film = ["video", "run", "--stride", "2", "--size", "60", "--task", "0"]
+    cli.main(film)
+    assert len(played) == 3 + 1
+    cli.main([*film, "--num-episodes", "2"])
+    assert len(played) == 3 + 1 + 2 + 1
 
 
 def test_as_many_classes_are_filmed_as_a_page_holds_each_under_a_name_of_its_own():

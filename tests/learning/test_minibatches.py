@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from adaptax.algorithms.meta.pearl import PEARLConfig
 from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
 from adaptax.algorithms.off_policy.sac import SACConfig
 from adaptax.algorithms.on_policy.ppo import CriticConfig, PPOConfig
@@ -13,7 +14,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.learning.minibatches import (
     clipped,
     descend,
-    learning_rate,
+    falling,
     optimizer,
     over_the_run,
     run_passes,
@@ -116,13 +117,13 @@ def test_the_clip_is_of_the_norm_of_all_gradients_together():
     ],
 )
 def test_the_rate_falls_once_a_pass(schedule, expected):
-    rate = learning_rate(Settings(lr_schedule=schedule), updates_per_pass=2)
+    rate = falling(Settings().lr, Settings(lr_schedule=schedule), updates_per_pass=2)
     got = [float(rate(jnp.array(k))) for k in range(len(expected))]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_the_cosine_is_that_of_optax():
-    rate = learning_rate(Settings(lr_schedule="cosine"), updates_per_pass=1)
+    rate = falling(Settings().lr, Settings(lr_schedule="cosine"), updates_per_pass=1)
     passes = jnp.arange(7)
     np.testing.assert_allclose(rate(passes), optax.cosine_decay_schedule(0.5, 4)(passes), atol=1e-7)
 
@@ -138,6 +139,8 @@ def test_a_schedule_without_a_length_is_as_long_as_the_run():
     assert over_the_run(given, 10) is given
     sac = SACConfig(lr_schedule="linear", num_cycles=3, num_updates=5)
     assert over_the_run(sac, 10).lr_schedule_steps == 150
+    pearl = PEARLConfig(lr_schedule="linear", num_updates=5, context_minibatch_size=50)
+    assert over_the_run(pearl, 10).lr_schedule_steps == 100
     entropy = {"entropy_method": "regularized", "entropy_schedule": "linear"}
     rl2 = RL2PPOConfig(num_epochs=4, entropy_coeff=0.1, **entropy)
     assert over_the_run(rl2, 10).lr_schedule_steps == 40
@@ -146,7 +149,7 @@ def test_a_schedule_without_a_length_is_as_long_as_the_run():
 
 
 def test_a_linear_schedule_ends_at_zero():
-    rate = learning_rate(Settings(lr_schedule="linear"), updates_per_pass=2)
+    rate = falling(Settings().lr, Settings(lr_schedule="linear"), updates_per_pass=2)
     assert float(rate(jnp.array(8))) == float(rate(jnp.array(100))) == 0.0
 
 

@@ -34,7 +34,7 @@ from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
-from adaptax.learning.minibatches import Figures
+from adaptax.learning.minibatches import Figures, Schedule, falling
 from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, sample
 from adaptax.networks.critics import ensemble
 from adaptax.networks.encoders import (
@@ -122,6 +122,11 @@ class PEARLConfig(Hyperparameters):
     value_lr: float = 3e-4
     encoder_lr: float = 3e-4
     """Step size of Adam for the encoder."""
+    lr_schedule: Schedule = "constant"
+    """How all step sizes fall, from gradient step to gradient step."""
+    lr_schedule_steps: int | None = None
+    """Gradient steps until a linear or cosine schedule is at 0, an exponential one at a tenth;
+    None: the whole run."""
     adam_epsilon: float = 1e-5
     """What Adam adds to the root of a gradient's mean square; the authors' is 1e-8."""
     policy_mean_reg_coeff: float = 1e-3
@@ -139,7 +144,7 @@ class PEARLConfig(Hyperparameters):
         check_positive(
             self, "init_temperature", "reward_scale", "policy_lr", "critic_lr", "value_lr"
         )
-        check_positive(self, "encoder_lr", "tau", "adam_epsilon")
+        check_positive(self, "encoder_lr", "tau", "adam_epsilon", "lr_schedule_steps")
         check_unit(self, "discount", "tau")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
@@ -166,6 +171,11 @@ class PEARLConfig(Hyperparameters):
     def step_context_size(self) -> int:
         """Transitions that a gradient step infers z from."""
         return self.context_minibatch_size or self.context_size
+
+    @property
+    def passes_per_iteration(self) -> int:
+        """Gradient steps of an iteration."""
+        return self.num_updates * (self.context_size // self.step_context_size)
 
 
 _NOT_NEGATIVE = (
@@ -331,7 +341,7 @@ class PEARL(Algorithm[State, Data]):
         if data.learn:
             shape, num_tasks = (config.num_updates, config.num_update_tasks), replay.sizes > 0
             rings = jax.random.randint(rings_key, shape, 0, jnp.sum(num_tasks))
-            rings = jnp.repeat(rings, config.context_size // config.step_context_size, axis=0)
+            rings = jnp.repeat(rings, config.passes_per_iteration // config.num_updates, axis=0)
             learner, figures = jax.lax.scan(step, learner, rings)
             figures = jax.tree.map(jnp.mean, figures)
             figures |= {"return/prior": data.returns[0], "return": data.returns[1]}
@@ -454,10 +464,8 @@ class PEARL(Algorithm[State, Data]):
             "value": config.value_lr,
             "encoder": config.encoder_lr,
         }
-        return {
-            name: optax.adam(rates.get(name, config.policy_lr), eps=config.adam_epsilon)
-            for name in names
-        }
+        rates = {name: falling(rates.get(name, config.policy_lr), config) for name in names}
+        return {name: optax.adam(rate, eps=config.adam_epsilon) for name, rate in rates.items()}
 
     def _temperature(self, learner: Learner) -> jax.Array:
         if self.with_value:
