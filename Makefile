@@ -50,7 +50,7 @@ demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about four minutes
 
 test: export XLA_FLAGS += $(QUICK_COMPILER)
 test: $(STAMP) ## The tests, under ten minutes on two cores
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # Suites whose physics is in the program have to give the same without a compiler for it.
 HOST_TESTS := $(addprefix tests/envs/test_,locomotion.py half_cheetah.py half_cheetah_run.py ant.py \

@@ -48,7 +48,7 @@ def test_generations_are_drawn_with_the_scheduled_deviation():
         assert np.std(candidates - mean) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("num_tasks", [1, 3])
+@pytest.mark.parametrize("num_tasks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_candidates_score_is_the_mean_return_of_its_episodes(num_tasks):
     suite = cliff_suite()
     algorithm = make_algorithm("cem", suite.spec, **SMALL, num_tasks=num_tasks)

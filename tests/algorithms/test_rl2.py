@@ -593,7 +593,7 @@ def test_exact_curvature_through_the_network_equals_differences_of_gradients(kin
         def policy(x):
             return batch.outputs(network, with_part(state.params, unravel(x)))[0]
 
-        old = policy(flat)
+        old = jax.jit(policy)(flat)
 
         def mean_kl(new):
             return masked_mean(old.kl(new), batch.valid)

@@ -49,14 +49,15 @@ def test_an_episode_is_what_gymnax_steps(env_id):
     rollout = rollout_of(suite, num_lanes=1)
     keys = jax.random.split(jax.random.key(3), 41)
     own = suite.make_pool(1).env
-    obs, state = env.reset_env(keys[0], params)
-    ours, seen = own.reset(keys[0], {})
+    obs, state = jax.jit(env.reset_env)(keys[0], params)
+    ours, seen = jax.jit(own.reset)(keys[0], {})
+    step_theirs, step_ours = jax.jit(env.step_env), jax.jit(own.step)
     np.testing.assert_array_equal(seen, jnp.ravel(obs))
     for t in range(1, 41):
         action = rollout.action[0, 0, t - 1]
         native = 2.0 * action if env_id == "Pendulum-v1" else action
-        obs, state, reward, done, _ = env.step_env(keys[t], state, native, params)
-        ours, step = own.step(keys[t], ours, action, {})
+        obs, state, reward, done, _ = step_theirs(keys[t], state, native, params)
+        ours, step = step_ours(keys[t], ours, action, {})
         np.testing.assert_allclose(step.next_obs, jnp.ravel(obs), atol=1e-6)
         assert float(step.reward) == pytest.approx(float(jnp.squeeze(reward)), abs=1e-5)
         assert bool(step.terminated) == bool(done)
@@ -89,8 +90,8 @@ def test_an_episode_is_what_xland_steps():
     params = params.replace(max_steps=60, ruleset=rules)
     key = episode_key(jnp.uint32(5), 0)
     own = suite.make_pool(1).env
-    timestep = env.reset(params, jax.random.key_data(key))
-    state, obs = own.reset(key, task)
+    timestep = jax.jit(env.reset)(params, jax.random.key_data(key))
+    state, obs = jax.jit(own.reset)(key, task)
     rng = np.random.default_rng(0)
     step_theirs, step_ours = jax.jit(env.step), jax.jit(own.step)
     for _ in range(50):

@@ -30,7 +30,11 @@ SETTINGS = {
 }
 """Small suites, by name; a few steps reach their time limits."""
 LANES, EPISODES, STEPS = 3, 2, 3
-every_suite = pytest.mark.parametrize("name", SETTINGS)
+ALIKE = {"point-goal-sparse", "point-corners", "point-walls", "gaussian-bandit"}
+"""Suites that differ from another one in rewards or ranges."""
+every_suite = pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x in ALIKE else ()) for x in SETTINGS]
+)
 
 
 @functools.cache

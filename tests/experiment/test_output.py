@@ -42,7 +42,13 @@ def full_disk(stack: ExitStack) -> int:
 
 
 @pytest.mark.parametrize("place", [gone_reader, full_disk])
-@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.parametrize(
+    "streams",
+    [
+        *(pytest.param((x,), marks=pytest.mark.slow) for x in ("stdout", "stderr")),
+        ("stdout", "stderr"),
+    ],
+)
 def test_a_run_goes_on_to_its_end_whatever_becomes_of_its_output(tmp_path, place, streams):
     run_dir = tmp_path / "run"
     # A warning, so that there is something to say on standard error as well.

@@ -27,7 +27,13 @@ def beliefs(x=X, reset=None):
     return NETWORK.apply(PARAMS, NETWORK.initial((LANES,)), x[..., 2:], reset, method="beliefs")[1]
 
 
-@pytest.mark.parametrize("kind", ["gru", "fast-weights", "min-gru", "lru", "transformer"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("gru", "transformer"),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("fast-weights", "min-gru", "lru")),
+    ],
+)
 def test_a_sequence_gives_what_its_steps_would(kind):
     network, params = made(kind)
     start = network.initial((LANES,))

@@ -72,7 +72,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@quick_for("nop", "ppo")
+@quick_for("ppo")
 def test_workers_change_no_bit(entry, host):
     make, *num_workers = HOSTS[host]
     reference, other = (make(entry, num) for num in num_workers)

@@ -1,4 +1,4 @@
-"""Recall: a task is a cue, shown once at the start and asked for at the end.
+"""Recall: a task is a cue, shown once at the start and asked for later, ever less often.
 
 As the T-maze of Bakker 2002 ("Reinforcement learning with long short-term memory"), without a maze.
 """
@@ -28,17 +28,19 @@ class RecallConfig:
     """Symbols that a cue may be; one who guesses is right once in so many times."""
     horizon: int = 250
     """Steps an episode, which is a trial."""
-    num_questions: int = 1
-    """Steps at which the cue is asked for, equally far apart; the last one ends the episode."""
+    num_questions: int = 7
+    """Steps at which the cue is asked for: the last one, and before each other step that asks one
+    half as long after the cue, so that what is learned of the near ones helps with the far ones."""
 
     def __post_init__(self) -> None:
         check_positive(self, "num_questions")
         check(self.num_cues >= 2, f"num_cues must be at least 2, not {self.num_cues}")
         check_listable("recall", self.num_cues)
+        least = 2**self.num_questions
         check(
-            self.horizon >= 2 * self.num_questions,
-            f"horizon {self.horizon} must be at least twice num_questions {self.num_questions}: "
-            "the first step shows the cue, and no question follows right upon another",
+            self.horizon >= least,
+            f"horizon {self.horizon} must be at least {least} for num_questions "
+            f"{self.num_questions}: each comes twice as late as the one before it",
         )
 
 
@@ -88,9 +90,8 @@ class RecallEnv:
 
     def _asks(self, t: jax.Array) -> jax.Array:
         """Whether step t, counted from 0, is a question."""
-        apart = self.horizon // self.num_questions
-        before_end = self.horizon - 1 - t
-        return (before_end % apart == 0) & (before_end < apart * self.num_questions)
+        asked = [(self.horizon >> k) - 1 for k in range(self.num_questions)]
+        return jnp.isin(t, jnp.array(asked))
 
 
 def recall(config: RecallConfig) -> Suite:
