@@ -158,7 +158,7 @@ SUITES = {
         ),
         SuiteEntry(
             "recall",
-            "a cue at the first step, asked for at the last",
+            "a cue at the first step, asked for ever later",
             "recall:RecallConfig:recall",
         ),
         SuiteEntry(
