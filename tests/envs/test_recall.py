@@ -24,9 +24,7 @@ def test_spec():
     assert (spec.trial_episodes, spec.horizon_terminates, spec.has_success) == (1, True, True)
 
 
-@pytest.mark.parametrize(
-    ("num_questions", "asked"), [(1, [11]), (2, [5, 11]), (3, [2, 5, 11])]
-)
+@pytest.mark.parametrize(("num_questions", "asked"), [(1, [11]), (2, [5, 11]), (3, [2, 5, 11])])
 def test_the_cue_is_shown_first_and_asked_for_twice_as_late_each_time(num_questions, asked):
     suite = recall(RecallConfig(horizon=12, num_questions=num_questions))
     seen, rewards, success, ends = played(suite, action=2)
