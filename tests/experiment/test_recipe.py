@@ -63,9 +63,9 @@ def test_every_pair_has_one_recipe_by_default():
 
 
 def test_a_recipe_comes_before_defaults_and_flags_before_a_recipe(own):
-    plain, found = options(), options("--recipe", str(own))
+    plain, found = options(suite="pendulum"), options("--recipe", str(own))
     flags = options(f"--recipe={own}", "--algorithm.lr", "0.5", "--algorithm.hidden-sizes", "7")
-    assert (plain.algorithm.lr, plain.trainer.recipe) == (0.003, "reinforce-cartpole")
+    assert (plain.algorithm.lr, plain.trainer.recipe) == (0.003, None)
     assert (found.algorithm.lr, found.algorithm.hidden_sizes) == (0.02, (5,))
     assert (found.trainer.num_iterations, found.trainer.evaluation.num_lanes) == (2, 2)
     assert (flags.algorithm.lr, flags.algorithm.hidden_sizes) == (0.5, (7,))

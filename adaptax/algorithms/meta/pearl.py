@@ -173,9 +173,14 @@ class PEARLConfig(Hyperparameters):
         return self.context_minibatch_size or self.context_size
 
     @property
+    def num_context_parts(self) -> int:
+        """Gradient steps on one draw of tasks."""
+        return self.context_size // self.step_context_size
+
+    @property
     def passes_per_iteration(self) -> int:
         """Gradient steps of an iteration."""
-        return self.num_updates * (self.context_size // self.step_context_size)
+        return self.num_updates * self.num_context_parts
 
 
 _NOT_NEGATIVE = (
@@ -341,7 +346,7 @@ class PEARL(Algorithm[State, Data]):
         if data.learn:
             shape, num_tasks = (config.num_updates, config.num_update_tasks), replay.sizes > 0
             rings = jax.random.randint(rings_key, shape, 0, jnp.sum(num_tasks))
-            rings = jnp.repeat(rings, config.passes_per_iteration // config.num_updates, axis=0)
+            rings = jnp.repeat(rings, config.num_context_parts, axis=0)
             learner, figures = jax.lax.scan(step, learner, rings)
             figures = jax.tree.map(jnp.mean, figures)
             figures |= {"return/prior": data.returns[0], "return": data.returns[1]}
