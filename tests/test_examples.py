@@ -236,7 +236,7 @@ FIGURE = re.compile(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
 
 
 def table_of(text):
-    """Of each episode trained, untrained and success [3, 3, 3]: mean and both ends of its interval."""
+    """Of each episode trained, untrained, success [3, 3, 3]: mean, both ends of its interval."""
     rows = [FIGURE.findall(line) for line in text.splitlines() if line.startswith("│")]
     return np.array(rows, float)
 
