@@ -2,10 +2,14 @@
 
 A learner is a group of seeds (`adaptax train --seeds`), on one core. What is there goes on from
 its snapshots, what is finished is not run again. On MuJoCo every learner has the defaults of its
-class: nobody's settings were looked for. On gridworld and recall all have the settings below.
+class, but for the better of two step sizes, each tried on a seed that the figures leave out. On
+gridworld and recall all have the settings below.
 
-    python benchmarks/standings.py train [CASE[/LEARNER] ...] [--core C]   into runs/standings
-    python benchmarks/standings.py write     results/standings/CASE.json and docs/standings.md
+    python benchmarks/standings.py tune [CASE[/LEARNER] ...] [--core C]   runs/standings/tuning
+    python benchmarks/standings.py train [CASE[/LEARNER] ...] [--core C]  runs/standings
+    python benchmarks/standings.py write    results/standings/*.json and docs/standings.md
+
+`write` after `tune` says which step size is the better one, `write` after `train` what came of it.
 """
 
 from __future__ import annotations
@@ -26,14 +30,19 @@ from adaptax.core.files import replacing
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import RunGroup, load_groups
 from adaptax.experiment.evaluation_table import figure_text
-from adaptax.experiment.run_dir import GROUP
+from adaptax.experiment.run_dir import CONFIG, GROUP
 from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "standings"
 RUNS = ROOT / "runs" / "standings"
+TUNING = RUNS / "tuning"
+TUNED = OUT / "tuning.json"
 PAGE = ROOT / "docs" / "standings.md"
 SEEDS = "10:15"
+TUNING_SEED = 0
+STEP_SIZES = (1e-3, 3e-4)
+"""The first is the default."""
 GENERATED = "--algorithm.heads.kind generated"
 LEARNERS = {
     "rl2": ("rl2-ppo", ""),
@@ -45,6 +54,7 @@ LEARNERS = {
     "rl2-lstm": ("rl2-ppo", "--algorithm.memory lstm"),
     "rl2-min-gru": ("rl2-ppo", "--algorithm.memory min-gru"),
     "varibad": ("varibad", ""),
+    "varibad-generated": ("varibad", GENERATED),
 }
 """By name: an algorithm, and what it is given on every suite."""
 NAMES = {
@@ -57,6 +67,7 @@ NAMES = {
     "rl2-lstm": "RL2, an LSTM",
     "rl2-min-gru": "RL2, a minimal GRU",
     "varibad": "VariBAD",
+    "varibad-generated": "VariBAD, weights generated, Bias-HyperInit",
 }
 """What the page calls them."""
 BASELINE = "rl2"
@@ -74,16 +85,32 @@ class Case:
     """Flags of every learner."""
     own: dict[str, str] = field(default_factory=dict)
     """Flags by algorithm."""
+    tuned: bool = False
+    """Whether each learner has the better of `STEP_SIZES`."""
 
 
 CASES = {
     "half-cheetah-vel": Case(
-        "half-cheetah-vel", 2_000_000, ON_POLICY, every="--evaluation.num-tasks 50"
+        "half-cheetah-vel",
+        2_000_000,
+        (*ON_POLICY, "varibad-generated"),
+        every="--evaluation.num-tasks 50",
+        tuned=True,
     ),
     "half-cheetah-dir": Case(
-        "half-cheetah-dir", 2_000_000, ON_POLICY, every="--evaluation.num-lanes 25"
+        "half-cheetah-dir",
+        2_000_000,
+        ("rl2", "rl2-state", "rl2-generated", "varibad"),
+        every="--evaluation.num-lanes 25",
+        tuned=True,
     ),
-    "ant-dir": Case("ant-dir", 1_000_000, ON_POLICY, every="--evaluation.num-lanes 25"),
+    "ant-dir": Case(
+        "ant-dir",
+        1_000_000,
+        ("rl2", "rl2-generated", "varibad"),
+        every="--evaluation.num-lanes 25",
+        tuned=True,
+    ),
     "gridworld": Case(
         "gridworld",
         6_144_000,
@@ -116,39 +143,106 @@ CASES = {
 """By name."""
 
 
-def command(case: Case, learner: str) -> list[str]:
-    """What `adaptax` is told, but for the folder."""
+def command(name: str, learner: str, step_size: float) -> list[str]:
+    """What `adaptax` is told, but for the folder, seeds and steps."""
+    case = CASES[name]
     algorithm, flags = LEARNERS[learner]
+    if case.tuned and step_size != STEP_SIZES[0]:
+        flags += f" --algorithm.lr {step_size}"
     words = shlex.split(" ".join([case.every, flags, case.own.get(algorithm, "")]))
-    limits = ["--seeds", SEEDS, "--num-steps", str(case.num_steps)]
-    return ["train", algorithm, case.suite, "--recipe", "none", *limits, *words]
+    return ["train", algorithm, case.suite, "--recipe", "none", *words]
+
+
+def run(words: list[str], folder: Path, core: int | None) -> None:
+    """`adaptax` with the words, or what is there of it to its end."""
+    words = ["resume", str(folder)] if has_run(folder) else [*words, "--run-dir", str(folder)]
+    bound = [] if core is None else ["taskset", "-c", str(core)]
+    subprocess.run([*bound, sys.executable, "-m", "adaptax", *words], check=True)
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a run or a group is there, finished or not."""
+    return (folder / GROUP).exists() or (folder / CONFIG).exists()
+
+
+def chosen(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Cases and learners by `CASE` or `CASE/LEARNER`; no names are all."""
+    for name, case in CASES.items():
+        for learner in case.learners:
+            if not names or {name, f"{name}/{learner}"} & set(names):
+                yield name, learner
+
+
+def tune(options: argparse.Namespace) -> None:
+    """Every step size, half as long as the figures are trained for, one after another."""
+    for name, learner in chosen(options.names):
+        for step_size in STEP_SIZES if CASES[name].tuned else ():
+            limits = ["--seed", str(TUNING_SEED), "--num-steps", str(CASES[name].num_steps // 2)]
+            words = [*command(name, learner, step_size), *limits]
+            run(words, TUNING / name / f"{learner}-{step_size}", options.core)
+
+
+def tried() -> dict[str, dict[str, dict[str, float]]]:
+    """The mean return of all episodes of a trial by case, learner and step size."""
+    returns: dict[str, dict[str, dict[str, float]]] = {}
+    for name, learner in chosen([]):
+        for step_size in STEP_SIZES:
+            path = finished(TUNING / name / f"{learner}-{step_size}", CASES[name].num_steps // 2)
+            if path is not None:
+                episodes = path.runs[0].evaluations[-1]["episodes"]
+                total = sum(episode["return_mean"] for episode in episodes)
+                returns.setdefault(name, {}).setdefault(learner, {})[str(step_size)] = total
+    return returns
+
+
+def better(name: str, learner: str) -> float:
+    """The step size whose return is higher; the default where not all were tried."""
+    known = json.loads(TUNED.read_text()) if TUNED.exists() else {}
+    returns = known.get(name, {}).get(learner, {})
+    best = max(returns, key=returns.__getitem__) if len(returns) == len(STEP_SIZES) else None
+    return float(best) if best else STEP_SIZES[0]
+
+
+def place(name: str, learner: str) -> Path:
+    """Where a learner's group is."""
+    step_size = better(name, learner)
+    return RUNS / name / (learner if step_size == STEP_SIZES[0] else f"{learner}-{step_size}")
+
+
+def figured(name: str, learner: str) -> list[str]:
+    """What `adaptax` is told for the page's figures, but for the folder."""
+    limits = ["--seeds", SEEDS, "--num-steps", str(CASES[name].num_steps)]
+    return [*command(name, learner, better(name, learner)), *limits]
 
 
 def train(options: argparse.Namespace) -> None:
     """Whatever is chosen and not finished, one group after another."""
-    for name, case in CASES.items():
-        for learner in case.learners:
-            if options.names and not {name, f"{name}/{learner}"} & set(options.names):
-                continue
-            folder = RUNS / name / learner
-            begun = (folder / GROUP).exists()
-            words = ["resume", str(folder)] if begun else command(case, learner)
-            own = [] if begun else ["--run-dir", str(folder)]
-            bound = [] if options.core is None else ["taskset", "-c", str(options.core)]
-            subprocess.run([*bound, sys.executable, "-m", "adaptax", *words, *own], check=True)
+    for name, learner in chosen(options.names):
+        run(figured(name, learner), place(name, learner), options.core)
 
 
 def write() -> None:
     """Every case that two learners have finished: its figures, and its table on the page."""
     OUT.mkdir(parents=True, exist_ok=True)
+    if TUNING.exists():
+        with replacing(TUNED) as file:
+            file.write((json.dumps(tried(), indent=2) + "\n").encode())
     for name, case in CASES.items():
-        groups = {learner: finished(case, RUNS / name / learner) for learner in case.learners}
-        known = {learner: group for learner, group in groups.items() if group is not None}
-        if len(known) > 1:
-            with replacing(OUT / f"{name}.json") as file:
-                file.write((json.dumps(compared(case, known), indent=2) + "\n").encode())
+        found = {
+            learner: finished(place(name, learner), case.num_steps) for learner in case.learners
+        }
+        groups = {learner: group for learner, group in found.items() if group is not None}
+        if BASELINE in groups:
+            path = OUT / f"{name}.json"
+            entries = json.loads(path.read_text()) if path.exists() else {}
+            entries |= {learner: entry(name, learner, groups) for learner in groups}
+            told = {learner: entries[learner] for learner in case.learners if learner in entries}
+            with replacing(path) as file:
+                file.write((json.dumps(told, indent=2) + "\n").encode())
     text = PAGE.read_text()
-    for path in sorted(OUT.glob("*.json")):
+    for path in (OUT / f"{name}.json" for name in CASES):
+        if not path.exists():
+            continue
         mark = f"<!-- {path.stem} -->"
         before, _, after = text.split(mark)
         lines = "\n".join(rows_of(json.loads(path.read_text())))
@@ -156,48 +250,47 @@ def write() -> None:
     PAGE.write_text(text)
 
 
-def finished(case: Case, folder: Path) -> RunGroup | None:
-    """A learner's group; None where a seed has not come to its end."""
-    if not (folder / GROUP).exists():
+def finished(folder: Path, num_steps: int) -> RunGroup | None:
+    """The group, or the run, of a folder; None where a seed has not come to its end."""
+    if not has_run(folder):
         return None
     group = load_groups([folder])[0]
     ends = [run.evaluations[-1]["num_steps"] if run.evaluations else 0 for run in group.runs]
-    return group if min(ends) >= case.num_steps else None
+    return group if min(ends) >= num_steps else None
 
 
-def compared(case: Case, groups: dict[str, RunGroup]) -> dict[str, Any]:
-    """What `adaptax compare` says of the groups, the returns of every episode, the commands."""
-    record = compare([replace(group, name=learner) for learner, group in groups.items()])
-    for about, group in zip(record["groups"], groups.values(), strict=True):
-        evaluated = [run.evaluations[-1]["episodes"] for run in group.runs]
-        about["episodes"] = [[episode["return_mean"] for episode in row] for row in evaluated]
-        about["command"] = shlex.join(["adaptax", *command(case, about["name"])])
-        for name in ("directories", "profile", "scores"):
-            del about[name]
-    del record["levels"]
-    config = next(iter(groups.values())).runs[0].config
-    context = {name: config[name] for name in ("versions", "device", "processor", "num_cores")}
-    return {**context, **record}
+def entry(name: str, learner: str, groups: dict[str, RunGroup]) -> dict[str, Any]:
+    """What `adaptax compare` says of a learner and RL2; returns of every episode, command."""
+    names = dict.fromkeys([BASELINE, learner])
+    record = compare([replace(groups[known], name=known) for known in names])
+    about: dict[str, Any] = record["groups"][-1]
+    for part in ("directories", "profile", "scores", "steps_to_threshold", "name"):
+        del about[part]
+    runs = groups[learner].runs
+    evaluated = [run.evaluations[-1]["episodes"] for run in runs]
+    about["episodes"] = [[episode["return_mean"] for episode in row] for row in evaluated]
+    about["beaten_by_rl2"] = [pair["probability_of_improvement"] for pair in record["pairs"]]
+    about["command"] = shlex.join(["adaptax", *figured(name, learner)])
+    context = ("versions", "device", "processor", "num_cores")
+    return (
+        about
+        | {part: record[part] for part in ("suite", "score", "protocol")}
+        | {part: runs[0].config[part] for part in context}
+    )
 
 
-def rows_of(record: dict[str, Any]) -> Iterator[str]:
+def rows_of(entries: dict[str, dict[str, Any]]) -> Iterator[str]:
     """A table: returns of a first episode, a last one and all, and how often each beats RL2."""
     yield "| learner | first episode | last episode | all episodes | beats RL2 | seconds |"
     yield "|---|---|---|---|---|---|"
-    against = {
-        pair["other"]: pair["probability_of_improvement"]
-        for pair in record["pairs"]
-        if pair["group"] == BASELINE
-    }
-    for group in record["groups"]:
-        returns = np.array(group["episodes"])
+    for learner, about in entries.items():
+        returns = np.array(about["episodes"])
         parts = [returns[:, 0], returns[:, -1], returns.sum(1)]
         cells = [figure_text(x.mean(), student_interval(x)) for x in parts]
-        worse = against.get(group["name"])  # how often RL2 beats it
-        low, high = worse["ci"] if worse else (0.0, 0.0)
-        cells.append(figure_text(1 - worse["value"], [1 - high, 1 - low]) if worse else "")
-        cells.append(f"{group['seconds']['median'] / len(returns):,.0f}")
-        yield f"| {NAMES[group['name']]} | {' | '.join(cells)} |"
+        beaten = [(p["value"], *p["ci"]) for p in about["beaten_by_rl2"]]
+        cells.append("".join(figure_text(1 - p, [1 - high, 1 - low]) for p, low, high in beaten))
+        cells.append(f"{about['seconds']['median'] / len(returns):,.0f}")
+        yield f"| {NAMES[learner]} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -205,12 +298,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    training = commands.add_parser("train")
-    training.add_argument("names", nargs="*")
-    training.add_argument("--core", type=int)
+    for name in ("tune", "train"):
+        running = commands.add_parser(name)
+        running.add_argument("names", nargs="*")
+        running.add_argument("--core", type=int)
     commands.add_parser("write")
     options = parser.parse_args()
-    train(options) if options.command == "train" else write()
+    if options.command == "write":
+        write()
+    else:
+        (tune if options.command == "tune" else train)(options)
 
 
 if __name__ == "__main__":
