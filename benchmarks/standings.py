@@ -93,14 +93,14 @@ CASES = {
     "half-cheetah-vel": Case(
         "half-cheetah-vel",
         2_000_000,
-        (*ON_POLICY, "varibad-generated"),
+        ON_POLICY,
         every="--evaluation.num-tasks 50",
         tuned=True,
     ),
     "half-cheetah-dir": Case(
         "half-cheetah-dir",
         2_000_000,
-        ("rl2", "rl2-state", "rl2-generated", "varibad"),
+        ("rl2", "rl2-state", "rl2-generated", "varibad", "varibad-generated"),
         every="--evaluation.num-lanes 25",
         tuned=True,
     ),
