@@ -179,13 +179,21 @@ class Progress:
 
     def _seconds_left(self) -> float | None:
         """Seconds to the nearest limit; None without limits, or before two rows tell the pace."""
-        (since, first), (now, row) = self._recent[0], self._recent[-1]
+        (_, first), (_, row) = self._recent[0], self._recent[-1]
         left = [
-            max(limit - row[name], 0) * (now - since) / (row[name] - first[name])
+            max(limit - row[name], 0) * self._elapsed() / (row[name] - first[name])
             for name, limit in self._limits.items()
             if row[name] > first[name]
         ]
         return min(left) if left else None
+
+    def _elapsed(self) -> float:
+        """Seconds from the first to the last of the recent rows.
+
+        Iterations of one call have their rows at once; how long they took is in these.
+        """
+        (since, first), (now, row) = self._recent[0], self._recent[-1]
+        return max(now - since, row.get("seconds", 0.0) - first.get("seconds", 0.0))
 
     def _done(self, row: Row) -> Iterator[str]:
         total = self._limits.get("iteration")
@@ -194,9 +202,9 @@ class Progress:
 
     def _parts(self, row: Row) -> Iterator[str]:
         yield from self._done(row)
-        (since, first), (now, _) = self._recent[0], self._recent[-1]
-        if now > since:
-            yield f"{(row['num_steps'] - first['num_steps']) / (now - since):,.0f} steps/s"
+        first, elapsed = self._recent[0][1], self._elapsed()
+        if elapsed > 0:
+            yield f"{(row['num_steps'] - first['num_steps']) / elapsed:,.0f} steps/s"
         seconds_left = self._seconds_left()
         if seconds_left is not None:
             yield f"{_clock(seconds_left)} left"

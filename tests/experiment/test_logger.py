@@ -212,6 +212,11 @@ def test_the_pace_is_that_of_recent_rows(clock, capsys):
     assert "100 steps/s" in line.split(" | ")
 
 
+def test_rows_that_come_at_once_took_what_they_tell(clock, capsys):
+    line = shown(clock, capsys, [20.0, 1e-6], iteration=3)[-1]  # rows count 2 seconds each
+    assert line == "iteration 2/3 | 2,000 steps | 500 steps/s | 0:02 left | return -1.25"
+
+
 def test_on_a_terminal_a_live_bar_shows_the_last_row(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
