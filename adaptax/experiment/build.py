@@ -111,7 +111,7 @@ def train(
     recipe = CLASS_DEFAULTS
     if isinstance(chosen, str) and isinstance(agent, str):
         recipe = find_recipe(settings.get("recipe"), agent, chosen)
-        algorithm = recipe.settings("algorithm", algorithm or {})
+        algorithm = recipe.algorithm_settings(algorithm or {}, settings)
         suite = recipe.settings("suite", suite or {})
         settings = {"recipe": recipe.name or None, **recipe.settings("trainer", settings)}
     else:

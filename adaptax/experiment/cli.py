@@ -231,7 +231,9 @@ def train_options(
         "trainer": from_dict(
             TrainerConfig, {"run_dir": default_run_dir(algorithm, suite), **trainer}
         ),
-        "algorithm": from_dict(find_algorithm(algorithm).load()[1], recipe.algorithm),
+        "algorithm": from_dict(
+            find_algorithm(algorithm).load()[1], recipe.algorithm_settings({}, given)
+        ),
         "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
     }
     rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -97,6 +97,29 @@ class Recipe:
         if any(name in given for name in LIMITS):
             own = {name: value for name, value in own.items() if name not in LIMITS}
         return merged(own, given)
+
+    def algorithm_settings(
+        self, given: Mapping[str, Any], limits: Collection[str]
+    ) -> dict[str, Any]:
+        """Those of the algorithm, with the given ones over them.
+
+        Where `limits` end the run and none is in iterations, how long a schedule of the recipe's
+        falls is not known beforehand: as long as in the recipe's own run.
+        """
+        from adaptax.learning.minibatches import over_the_run  # which takes JAX
+
+        settings = self.settings("algorithm", given)
+        length = self.trainer.get("num_iterations")
+        limited = any(name in limits for name in LIMITS) and "num_iterations" not in limits
+        if length is None or not limited or "lr_schedule" in given:
+            return settings
+        config = from_dict(
+            find_algorithm(self.about.algorithm).load()[1], settings, where="algorithm"
+        )
+        lasting = over_the_run(config, length)
+        if lasting is config:
+            return settings
+        return settings | {"lr_schedule_steps": lasting.lr_schedule_steps}
 
     def check(self, suite: str) -> None:
         """Raise a ConfigError where its settings do not exist, or are wrong."""

@@ -115,9 +115,9 @@ def sweep(
     runs/ALGORITHM-SUITE-sweep.
     """
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
-    trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
-    settings = recipe.settings("algorithm", algorithm or {})
+    settings = recipe.algorithm_settings(algorithm or {}, trainer)
+    trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}
     agent = make_algorithm(algorithm_name, made.spec, **settings)
     run_dir = str(trainer.pop("run_dir", f"{default_run_dir(algorithm_name, suite_name)}-sweep"))
     config = from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}, where="trainer")

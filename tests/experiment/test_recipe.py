@@ -78,6 +78,19 @@ def test_who_sets_a_limit_has_none_of_the_recipes(own, flag):
     assert (trainer.num_iterations, trainer.num_steps) == (None, 77)
 
 
+def test_a_schedule_falls_as_in_the_recipes_run_where_an_end_is_not_in_iterations():
+    recipe = Recipe(
+        *("mine", About("reinforce", ("cartpole",)), {"lr_schedule": "linear"}),
+        trainer={"num_iterations": 30},
+    )
+    for limits in ([], ["num_iterations"], ["num_steps", "num_iterations"]):
+        assert recipe.algorithm_settings({}, limits) == {"lr_schedule": "linear"}
+    found = recipe.algorithm_settings({"lr": 0.5}, ["num_steps"])
+    assert found == {"lr_schedule": "linear", "lr": 0.5, "lr_schedule_steps": 30}
+    given = {"lr_schedule": "constant"}
+    assert recipe.algorithm_settings(given, ["max_seconds"]) == given
+
+
 def test_a_pairs_own_recipe_is_taken_unless_told_otherwise(monkeypatch):
     mine = Recipe("mine", About("reinforce", ("cart*",)), {"lr": 0.1})
     nearer = Recipe("nearer", About("reinforce", ("cartpole",)), {"lr": 0.2})
