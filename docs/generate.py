@@ -138,10 +138,10 @@ you do not give from the recipe for the two, say so in their first line, and rec
 `config.json`. Flags and settings of your own come before a recipe's; who says how long to train
 (`--num-steps`, `--num-iterations`, `--max-seconds`) has none of its limits; a step size that falls
 does so over all of your iterations, or as in the recipe's own run where they are not known.
-`--recipe none` trains with the defaults of the classes ([reference.md](reference.md)), `--recipe NAME` with
-another recipe of the same algorithm, `--recipe FILE.toml` with one of your own. `adaptax list
---recipes` names them all, `adaptax list --json` tells what is in them. `make_algorithm` and
-`make_suite` take no recipe.
+`--recipe none` trains with the defaults of the classes ([reference.md](reference.md)), `--recipe
+NAME` with another recipe of the same algorithm, `--recipe FILE.toml` with one of your own.
+`adaptax list --recipes` names them all, `adaptax list --json` tells what is in them.
+`make_algorithm` and `make_suite` take no recipe.
 
 A recipe of your own:
 
