@@ -147,7 +147,7 @@ def command(name: str, learner: str, step_size: float) -> list[str]:
     """What `adaptax` is told, but for the folder, seeds and steps."""
     case = CASES[name]
     algorithm, flags = LEARNERS[learner]
-    if case.tuned and step_size != STEP_SIZES[0]:
+    if step_size != STEP_SIZES[0]:
         flags += f" --algorithm.lr {step_size}"
     words = shlex.split(" ".join([case.every, flags, case.own.get(algorithm, "")]))
     return ["train", algorithm, case.suite, "--recipe", "none", *words]
@@ -182,14 +182,20 @@ def tune(options: argparse.Namespace) -> None:
             run(words, TUNING / name / f"{learner}-{step_size}", options.core)
 
 
-def tried() -> dict[str, dict[str, dict[str, float]]]:
-    """The mean return of all episodes of a trial by case, learner and step size."""
-    returns: dict[str, dict[str, dict[str, float]]] = {}
+def known_trials() -> dict[str, dict[str, dict[str, float]]]:
+    """The return of all episodes of a trial by case, learner and step size, as they are kept."""
+    none: dict[str, dict[str, dict[str, float]]] = {}
+    return json.loads(TUNED.read_text()) if TUNED.exists() else none
+
+
+def all_trials() -> dict[str, dict[str, dict[str, float]]]:
+    """Those that are kept, and those that have been run here since."""
+    returns = known_trials()
     for name, learner in chosen([]):
         for step_size in STEP_SIZES:
-            path = finished(TUNING / name / f"{learner}-{step_size}", CASES[name].num_steps // 2)
-            if path is not None:
-                episodes = path.runs[0].evaluations[-1]["episodes"]
+            trial = finished(TUNING / name / f"{learner}-{step_size}", CASES[name].num_steps // 2)
+            if trial is not None:
+                episodes = trial.runs[0].evaluations[-1]["episodes"]
                 total = sum(episode["return_mean"] for episode in episodes)
                 returns.setdefault(name, {}).setdefault(learner, {})[str(step_size)] = total
     return returns
@@ -197,8 +203,7 @@ def tried() -> dict[str, dict[str, dict[str, float]]]:
 
 def better(name: str, learner: str) -> float:
     """The step size whose return is higher; the default where not all were tried."""
-    known = json.loads(TUNED.read_text()) if TUNED.exists() else {}
-    returns = known.get(name, {}).get(learner, {})
+    returns = known_trials().get(name, {}).get(learner, {})
     best = max(returns, key=returns.__getitem__) if len(returns) == len(STEP_SIZES) else None
     return float(best) if best else STEP_SIZES[0]
 
@@ -222,11 +227,9 @@ def train(options: argparse.Namespace) -> None:
 
 
 def write() -> None:
-    """Every case that two learners have finished: its figures, and its table on the page."""
+    """Figures of whatever is there and finished, beside what is kept; the tables of the page."""
     OUT.mkdir(parents=True, exist_ok=True)
-    if TUNING.exists():
-        with replacing(TUNED) as file:
-            file.write((json.dumps(tried(), indent=2) + "\n").encode())
+    keep(TUNED, all_trials())
     for name, case in CASES.items():
         found = {
             learner: finished(place(name, learner), case.num_steps) for learner in case.learners
@@ -237,8 +240,7 @@ def write() -> None:
             entries = json.loads(path.read_text()) if path.exists() else {}
             entries |= {learner: entry(name, learner, groups) for learner in groups}
             told = {learner: entries[learner] for learner in case.learners if learner in entries}
-            with replacing(path) as file:
-                file.write((json.dumps(told, indent=2) + "\n").encode())
+            keep(path, told)
     text = PAGE.read_text()
     for path in (OUT / f"{name}.json" for name in CASES):
         if not path.exists():
@@ -248,6 +250,12 @@ def write() -> None:
         lines = "\n".join(rows_of(json.loads(path.read_text())))
         text = "\n\n".join([before + mark, lines, mark + after])
     PAGE.write_text(text)
+
+
+def keep(path: Path, record: dict[str, Any]) -> None:
+    """Write a file of JSON."""
+    with replacing(path) as file:
+        file.write((json.dumps(record, indent=2) + "\n").encode())
 
 
 def finished(folder: Path, num_steps: int) -> RunGroup | None:

@@ -231,26 +231,16 @@ def printed_under(command, text=README):
     return rest.partition("```")[0]
 
 
-FIGURE = re.compile(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
-"""A mean and its interval."""
-
-
 def table_of(text):
-    """Of each episode trained, untrained, success [3, 3, 3]: mean, both ends of its interval."""
-    rows = [FIGURE.findall(line) for line in text.splitlines() if line.startswith("│")]
-    return np.array(rows, float)
+    """Of each episode the means of trained, untrained and success."""
+    rows = [line.split("│")[2:-1] for line in text.splitlines() if line.startswith("│")]
+    return np.array([[float(cell.split("[")[0]) for cell in row] for row in rows])
 
 
-def last_return(text):
-    """That of the last evaluation that a training tells, as a figure of `table_of`."""
-    told = re.findall(r"^evaluation at .*?: return (.*?\])", text, flags=re.M)[-1]
-    return np.array(FIGURE.fullmatch(told).groups(), float)
-
-
-def assert_alike(found, told, room):
-    """Intervals that overlap, or are not further apart than `room`."""
-    for one, other in ((found, told), (told, found)):
-        assert np.all(one[..., 1] <= other[..., 2] + room), (found, told)
+def last_interval(text):
+    """Both ends of the interval of the last evaluation that a training tells."""
+    low, high = re.findall(r"^evaluation at .*: return \S+ \[(\S+), (\S+)\]", text, flags=re.M)[-1]
+    return float(low), float(high)
 
 
 @pytest.mark.slow
@@ -260,12 +250,16 @@ def test_the_readmes_figures_are_those_that_its_commands_print(tmp_path, monkeyp
     run = "runs/rl2-ppo-point-goal"
     train = "train rl2-ppo point-goal"
     main(shlex.split(train))
-    assert_alike(last_return(capsys.readouterr().out), last_return(printed_under(train)), room=1.0)
+    (low, high), (told_low, told_high) = map(
+        last_interval, (capsys.readouterr().out, printed_under(train))
+    )
+    assert low <= told_high and told_low <= high
     main(["resume", run, "--num-iterations", "250", "--quiet"])
     for command, room in ((f"evaluate {run}", 1.5), ("evaluate pretrained:point-goal", 0.5)):
         capsys.readouterr()
         main(shlex.split(command))
         found, told = table_of(capsys.readouterr().out), table_of(printed_under(command))
-        assert found.shape == told.shape == (3, 3, 3)
-        assert_alike(found[:, 0], told[:, 0], room)
-        assert_alike(found[:, 1:], told[:, 1:], 0.1)
+        assert found.shape == told.shape == (3, 3)
+        np.testing.assert_allclose(found[:, 0], told[:, 0], atol=room)
+        np.testing.assert_allclose(found[:, 1], told[:, 1], atol=0.3)
+        np.testing.assert_allclose(found[:, 2], told[:, 2], atol=0.3)

@@ -179,9 +179,9 @@ class Progress:
 
     def _seconds_left(self) -> float | None:
         """Seconds to the nearest limit; None without limits, or before two rows tell the pace."""
-        (_, first), (_, row) = self._recent[0], self._recent[-1]
+        (_, first), (_, row), elapsed = self._recent[0], self._recent[-1], self._elapsed()
         left = [
-            max(limit - row[name], 0) * self._elapsed() / (row[name] - first[name])
+            max(limit - row[name], 0) * elapsed / (row[name] - first[name])
             for name, limit in self._limits.items()
             if row[name] > first[name]
         ]
@@ -193,7 +193,7 @@ class Progress:
         Iterations of one call have their rows at once; how long they took is in these.
         """
         (since, first), (now, row) = self._recent[0], self._recent[-1]
-        return max(now - since, row.get("seconds", 0.0) - first.get("seconds", 0.0))
+        return max(now - since, row["seconds"] - first["seconds"])
 
     def _done(self, row: Row) -> Iterator[str]:
         total = self._limits.get("iteration")

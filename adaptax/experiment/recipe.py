@@ -106,13 +106,13 @@ class Recipe:
         Where `limits` end the run and none is in iterations, how long a schedule of the recipe's
         falls is not known beforehand: as long as in the recipe's own run.
         """
-        from adaptax.learning.minibatches import over_the_run  # which takes JAX
-
         settings = self.settings("algorithm", given)
         length = self.trainer.get("num_iterations")
         limited = any(name in limits for name in LIMITS) and "num_iterations" not in limits
         if length is None or not limited or "lr_schedule" in given:
             return settings
+        from adaptax.learning.minibatches import over_the_run  # which takes JAX
+
         config = from_dict(
             find_algorithm(self.about.algorithm).load()[1], settings, where="algorithm"
         )
