@@ -103,19 +103,23 @@ class Recipe:
     ) -> dict[str, Any]:
         """Those of the algorithm, with the given ones over them.
 
-        Where `limits` end the run and none is in iterations, how long a schedule of the recipe's
-        falls is not known beforehand: as long as in the recipe's own run.
+        Where `limits` end the run and do not say how many iterations it has, how long a schedule of
+        the recipe's falls is not known beforehand: as long as in the recipe's own run.
         """
         settings = self.settings("algorithm", given)
-        length = self.trainer.get("num_iterations")
         limited = any(name in limits for name in LIMITS) and "num_iterations" not in limits
-        if length is None or not limited or "lr_schedule" in given:
+        own = [self.trainer.get(name) for name in ("num_iterations", "num_steps")]
+        if not limited or own == [None, None] or "lr_schedule" in given:
             return settings
-        from adaptax.learning.minibatches import over_the_run  # which takes JAX
+        from adaptax.learning.minibatches import iterations_within, over_the_run  # which take JAX
 
         config = from_dict(
             find_algorithm(self.about.algorithm).load()[1], settings, where="algorithm"
         )
+        in_steps = iterations_within(config, None, 1) is not None
+        length = iterations_within(config, *own)
+        if length is None or (in_steps and "num_steps" in limits):
+            return settings
         lasting = over_the_run(config, length)
         if lasting is config:
             return settings

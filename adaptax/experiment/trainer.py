@@ -47,7 +47,7 @@ from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_whole, saved_state
-from adaptax.learning.minibatches import over_the_run
+from adaptax.learning.minibatches import iterations_within, over_the_run
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
@@ -584,8 +584,11 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
     """The algorithm with its schedules over the run, where they have no length of their own."""
     if not is_dataclass(algorithm.config):
         return algorithm
-    length = config.limits().get("iteration")
-    settings = over_the_run(algorithm.config, None if length is None else int(length))
+    limits = config.limits()
+    length = iterations_within(
+        algorithm.config, limits.get("iteration"), limits.get("num_steps")
+    )
+    settings = over_the_run(algorithm.config, length)
     if settings is algorithm.config:
         return algorithm
     return algorithm.with_config(settings)

@@ -131,6 +131,17 @@ def share_left(schedule: Schedule, num_passes: jax.Array, num_steps: int | None)
     return 0.1**progress
 
 
+def iterations_within(
+    config: Any, num_iterations: float | None, num_steps: float | None
+) -> int | None:
+    """Iterations of a run with these limits, or None where that is not known beforehand."""
+    lengths = [] if num_iterations is None else [num_iterations]
+    each = getattr(config, "iteration_steps", None)
+    if num_steps is not None and each is not None:
+        lengths.append(-(-num_steps // each))
+    return int(min(lengths)) if lengths else None
+
+
 def over_the_run(config: Any, num_iterations: int | None) -> Any:
     """A config, and configs within it, whose schedules without a length are as long as the run.
 
@@ -142,8 +153,8 @@ def over_the_run(config: Any, num_iterations: int | None) -> Any:
     if getattr(config, "lr_schedule_steps", 0) is None and _falls(config):
         if num_iterations is None:
             raise ConfigError(
-                "a schedule over the run needs num_iterations; or give its length in "
-                "lr_schedule_steps"
+                "a schedule over the run needs num_iterations, or num_steps where an iteration has "
+                "a fixed number of them; or give its length in lr_schedule_steps"
             )
         changes["lr_schedule_steps"] = num_iterations * config.passes_per_iteration
     return replace(config, **changes) if changes else config

@@ -87,6 +87,13 @@ def test_a_schedule_falls_as_in_the_recipes_run_where_an_end_is_not_in_iteration
         assert recipe.algorithm_settings({}, limits) == {"lr_schedule": "linear"}
     found = recipe.algorithm_settings({"lr": 0.5}, ["num_steps"])
     assert found == {"lr_schedule": "linear", "lr": 0.5, "lr_schedule_steps": 30}
+    of_steps = Recipe(
+        *("mine", About("ppo2", ("cartpole",)), {"lr_schedule": "linear", "num_steps": 80}),
+        trainer={"num_steps": 800},
+    )
+    assert of_steps.algorithm_settings({}, ["num_steps"]) == of_steps.algorithm
+    found = of_steps.algorithm_settings({}, ["max_seconds"])
+    assert found == {**of_steps.algorithm, "lr_schedule_steps": 30}
     given = {"lr_schedule": "constant"}
     assert recipe.algorithm_settings(given, ["max_seconds"]) == given
 

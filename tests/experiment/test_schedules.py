@@ -42,13 +42,19 @@ def test_a_schedule_is_over_the_run_and_stays_so_when_it_is_prolonged(tmp_path):
     assert equal(done, params(run_dir, 6)), "the step size is at 0 after the run"
 
 
+def test_a_schedule_is_over_a_run_in_steps_where_an_iteration_is_a_number_of_them(tmp_path):
+    words = ["train", "ppo2", *TRAIN[2:], *LINEAR, "--algorithm.num-steps=6", "--num-steps=20"]
+    cli.main([*words, "--algorithm.num-minibatches=1", "--run-dir", str(tmp_path / "run")])
+    assert recorded(tmp_path / "run")["lr_schedule_steps"] == 4 * 3  # passes of an iteration
+
+
 @pytest.mark.parametrize("limit", ["--num-steps=100", "--max-seconds=1"])
 def test_a_run_of_unknown_length_is_to_say_how_long_its_schedule_is(tmp_path, capsys, limit):
     with pytest.raises(SystemExit) as stop:
         cli.main([*TRAIN, *LINEAR, limit, "--run-dir", str(tmp_path / "run")])
     assert stop.value.code == 2
-    expected = "adaptax: a schedule over the run needs num_iterations; or give its length in "
-    assert capsys.readouterr().err == f"{expected}lr_schedule_steps\n"
+    expected = "adaptax: a schedule over the run needs num_iterations, or num_steps where an "
+    assert capsys.readouterr().err.startswith(expected)
     assert list(tmp_path.iterdir()) == []
     words = [*LINEAR, "--algorithm.lr-schedule-steps=9", limit, "--run-dir", str(tmp_path / "run")]
     cli.main([*TRAIN, *words])

@@ -15,6 +15,7 @@ from adaptax.learning.minibatches import (
     clipped,
     descend,
     falling,
+    iterations_within,
     optimizer,
     over_the_run,
     run_passes,
@@ -144,8 +145,24 @@ def test_a_schedule_without_a_length_is_as_long_as_the_run():
     entropy = {"entropy_method": "regularized", "entropy_schedule": "linear"}
     rl2 = RL2PPOConfig(num_epochs=4, entropy_coeff=0.1, **entropy)
     assert over_the_run(rl2, 10).lr_schedule_steps == 40
-    with pytest.raises(ConfigError, match="over the run needs num_iterations; or give its length"):
+    with pytest.raises(ConfigError, match="over the run needs num_iterations, or num_steps"):
         over_the_run(sac, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "limits", "expected"),
+    [
+        (PPOConfig(num_lanes=3, num_steps=10), (None, 25), 3),  # 12 steps an iteration
+        (PPOConfig(num_lanes=3, num_steps=10), (2, 25), 2),
+        (PPOConfig(num_episodes=4), (None, 25), None),
+        (PPOConfig(num_episodes=4), (7, 25), 7),
+        (SACConfig(num_lanes=2, num_cycles=3, num_steps=5), (None, 19), 2),  # 18
+        (RL2PPOConfig(), (None, 25), None),
+        (RL2PPOConfig(), (None, None), None),
+    ],
+)
+def test_the_iterations_of_a_run_are_known_from_its_limits_or_not(config, limits, expected):
+    assert iterations_within(config, *limits) == expected
 
 
 def test_a_linear_schedule_ends_at_zero():

@@ -110,6 +110,11 @@ class OffPolicyConfig(Hyperparameters):
         return self.lane_steps * self.num_lanes
 
     @property
+    def iteration_steps(self) -> int:
+        """Environment steps of an iteration."""
+        return self.num_cycles * self.lane_steps * self.num_lanes
+
+    @property
     def passes_per_iteration(self) -> int:
         """Gradient steps of an iteration that learns in all its cycles."""
         return self.num_cycles * self.cycle_updates

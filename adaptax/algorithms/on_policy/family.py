@@ -108,6 +108,11 @@ class OnPolicyConfig(Hyperparameters):
         """Passes over the data of an iteration."""
         return self.num_epochs  # type: ignore[attr-defined]  # each subclass has it
 
+    @property
+    def iteration_steps(self) -> int | None:
+        """Environment steps of an iteration; None where episodes say how many."""
+        return None if self.num_episodes else -(-self.num_steps // self.num_lanes) * self.num_lanes
+
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_tasks", "num_steps", "num_episodes", "init_std")
         check_positive(self, "num_minibatches", "hidden_sizes", "lr", "lr_schedule_steps")
