@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -120,10 +120,7 @@ class Recipe:
         length = iterations_within(config, *own)
         if length is None or (in_steps and "num_steps" in limits):
             return settings
-        lasting = over_the_run(config, length)
-        if lasting is config:
-            return settings
-        return settings | {"lr_schedule_steps": lasting.lr_schedule_steps}
+        return merged(settings, _lengths(config, over_the_run(config, length)))
 
     def check(self, suite: str) -> None:
         """Raise a ConfigError where its settings do not exist, or are wrong."""
@@ -158,6 +155,18 @@ class Recipe:
 
 CLASS_DEFAULTS = Recipe("", About("", ()))
 """No settings: those of the classes."""
+
+
+def _lengths(config: Any, lasting: Any) -> dict[str, Any]:
+    """The lengths of schedules that a config has got, and configs within it."""
+    found: dict[str, Any] = {}
+    for name, was in vars(config).items():
+        now = getattr(lasting, name)
+        if name == "lr_schedule_steps" and now != was:
+            found[name] = now
+        elif is_dataclass(was) and now is not was:
+            found[name] = _lengths(was, now)
+    return found
 
 
 @cache

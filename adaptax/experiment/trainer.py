@@ -585,9 +585,7 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
     if not is_dataclass(algorithm.config):
         return algorithm
     limits = config.limits()
-    length = iterations_within(
-        algorithm.config, limits.get("iteration"), limits.get("num_steps")
-    )
+    length = iterations_within(algorithm.config, limits.get("iteration"), limits.get("num_steps"))
     settings = over_the_run(algorithm.config, length)
     if settings is algorithm.config:
         return algorithm
