@@ -59,7 +59,17 @@ SUITES = {
         SuiteEntry(
             "half-cheetah",
             "MuJoCo: Gymnasium's HalfCheetah-v5, one task",
-            "locomotion.half_cheetah_run:HalfCheetahConfig:half_cheetah",
+            "locomotion.single_task:SingleTaskConfig:half_cheetah",
+        ),
+        SuiteEntry(
+            "hopper",
+            "MuJoCo: Gymnasium's Hopper-v5, one task",
+            "locomotion.single_task:SingleTaskConfig:hopper",
+        ),
+        SuiteEntry(
+            "walker",
+            "MuJoCo: Gymnasium's Walker2d-v5, one task",
+            "locomotion.single_task:SingleTaskConfig:walker",
         ),
         SuiteEntry(
             "half-cheetah-dir",

@@ -40,13 +40,14 @@ class HopperParamsConfig(DrawnTasksConfig):
 def hopper_params(config: HopperParamsConfig) -> Suite:
     """Hopper of other dynamics: reward 1 + v_x - 0.001 |a|^2 while healthy."""
     return dynamics_suite(
-        "hopper-params", "hopper.xml", config, config.log_scale, FRAME_SKIP, _healthy
+        "hopper-params", "hopper.xml", config, config.log_scale, FRAME_SKIP, healthy
     )
 
 
-def _healthy(state: Physics) -> jax.Array:
+def healthy(state: Physics) -> jax.Array:
+    """Whether it stands; otherwise the episode terminates."""
     height, angle = state.qpos[1], state.qpos[2]
     others = jnp.concatenate([state.qpos[2:], state.qvel])
     within = (jnp.abs(others) < HEALTHY_STATE).all()
-    healthy: jax.Array = within & (height > HEALTHY_HEIGHT) & (jnp.abs(angle) < HEALTHY_ANGLE)
-    return healthy
+    result: jax.Array = within & (height > HEALTHY_HEIGHT) & (jnp.abs(angle) < HEALTHY_ANGLE)
+    return result

@@ -95,15 +95,16 @@ def walker_vel(config: WalkerVelConfig) -> Suite:
 def walker_params(config: WalkerParamsConfig) -> Suite:
     """Walker of other dynamics: reward 1 + v_x - 0.001 |a|^2 while healthy."""
     return dynamics_suite(
-        "walker-params", ASSET, config, config.log_scale, config.frame_skip, _healthy
+        "walker-params", ASSET, config, config.log_scale, config.frame_skip, healthy
     )
 
 
-def _healthy(state: Physics) -> jax.Array:
+def healthy(state: Physics) -> jax.Array:
+    """Whether it stands; otherwise the episode terminates."""
     height, angle = state.qpos[1], state.qpos[2]
     low, high = HEALTHY_HEIGHT
-    healthy: jax.Array = (height > low) & (height < high) & (jnp.abs(angle) < HEALTHY_ANGLE)
-    return healthy
+    result: jax.Array = (height > low) & (height < high) & (jnp.abs(angle) < HEALTHY_ANGLE)
+    return result
 
 
 def _velocity_outcome(
@@ -113,6 +114,6 @@ def _velocity_outcome(
     control_cost = CONTROL_COST * squared_norm(action)
     return Step(
         reward=VEL_ALIVE_BONUS - jnp.abs(velocity - params["target"]) - control_cost,
-        terminated=~_healthy(after),
+        terminated=~healthy(after),
         info={"velocity": velocity, "control_cost": control_cost},
     )
