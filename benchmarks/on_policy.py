@@ -119,6 +119,8 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         "value_coeff": 2 * case.vf_coef,
         "max_grad_norm": case.max_grad_norm,
         "monte_carlo_returns": False,
+        "normalize_obs": False,
+        "normalize_returns": False,
         "num_minibatches": case.n_envs * case.n_steps // case.batch_size if case.batch_size else 1,
     }
     if case.algorithm == "a2c":

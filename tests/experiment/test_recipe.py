@@ -93,7 +93,7 @@ def test_a_schedule_falls_as_in_the_recipes_run_where_an_end_is_not_in_iteration
     )
     assert of_steps.algorithm_settings({}, ["num_steps"]) == of_steps.algorithm
     found = of_steps.algorithm_settings({}, ["max_seconds"])
-    assert found == {**of_steps.algorithm, "lr_schedule_steps": 30}
+    assert found == {**of_steps.algorithm, "lr_schedule_steps": 100}
     within = Recipe(
         *("mine", About("ppo", ("cartpole",)), {"critic": {"lr_schedule": "linear", "lr": 0.5}}),
         trainer={"num_iterations": 30},

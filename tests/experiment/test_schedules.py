@@ -45,7 +45,7 @@ def test_a_schedule_is_over_the_run_and_stays_so_when_it_is_prolonged(tmp_path):
 def test_a_schedule_is_over_a_run_in_steps_where_an_iteration_is_a_number_of_them(tmp_path):
     words = ["train", "ppo2", *TRAIN[2:], *LINEAR, "--algorithm.num-steps=6", "--num-steps=20"]
     cli.main([*words, "--algorithm.num-minibatches=1", "--run-dir", str(tmp_path / "run")])
-    assert recorded(tmp_path / "run")["lr_schedule_steps"] == 4 * 3  # passes of an iteration
+    assert recorded(tmp_path / "run")["lr_schedule_steps"] == 4 * 10  # passes of an iteration
 
 
 @pytest.mark.parametrize("limit", ["--num-steps=100", "--max-seconds=1"])

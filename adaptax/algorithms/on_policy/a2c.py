@@ -33,9 +33,9 @@ RMSPROP = partial(optax.rmsprop, decay=0.99, eps=1e-5, eps_in_sqrt=False)
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    """A2C; defaults are Pyrado's where no other source is named."""
+    """A2C; where the defaults come from: docs/defaults.md."""
 
-    num_steps: int = 512
+    num_steps: int = 128
     """Environment steps of an iteration in all lanes, equally many in each; they go on where the
     last iteration stopped."""
     lr: float = 2e-3

@@ -98,9 +98,9 @@ class OnPolicyConfig(Hyperparameters):
     whole run."""
     max_grad_norm: float | None = None
     """Bound on the norm of all gradients that an optimizer owns, taken together."""
-    normalize_obs: bool = False
+    normalize_obs: bool = True
     """Whether networks see observations standardised by the moments of all so far."""
-    normalize_returns: bool = False
+    normalize_returns: bool = True
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
 
     @property

@@ -62,11 +62,13 @@ class CriticConfig(Hyperparameters):
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
-    """PPO; defaults are Pyrado's where no other source is named."""
+    """PPO; where the defaults come from: docs/defaults.md."""
 
-    num_epochs: int = 3
+    lr: float = 3e-4
+    """Adam's step size of the policy."""
+    num_epochs: int = 10
     """Passes of the policy over the data of an iteration."""
-    clip_range: float = 0.1
+    clip_range: float = 0.2
     """Range of the ratio around 1."""
     target_kl: float | None = None
     """The policy's passes end once a minibatch's KL exceeds one and a half times this."""

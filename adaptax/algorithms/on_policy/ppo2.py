@@ -32,13 +32,15 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class PPO2Config(OnPolicyConfig):
-    """PPO2; defaults are Pyrado's where no other source is named."""
+    """PPO2; where the defaults come from: docs/defaults.md."""
 
-    num_epochs: int = 3
+    lr: float = 3e-4
+    """Adam's step size."""
+    num_epochs: int = 10
     """Passes over the data of an iteration."""
     num_minibatches: int = 64
     """Parts of a pass."""
-    clip_range: float = 0.1
+    clip_range: float = 0.2
     """Range of the ratio around 1, and of the value around the old one."""
     value_coeff: float = 0.5
     """Weight of the value's loss, which is half the squared error."""

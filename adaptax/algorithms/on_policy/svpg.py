@@ -53,6 +53,8 @@ class SVPGConfig(Hyperparameters):
             lr=5e-4,
             max_grad_norm=None,
             monte_carlo_returns=True,
+            normalize_obs=False,
+            normalize_returns=False,
         )
     )
     """Each particle, Pyrado's A2C; steps, lanes and episodes are those of one of them."""

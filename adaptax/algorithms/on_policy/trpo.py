@@ -34,10 +34,10 @@ from adaptax.sampling.sampler import Sampler
 class TRPOConfig(OnPolicyConfig):
     """TRPO; the settings of an optimizer, `lr` for example, are the value's: the policy has none.
 
-    Defaults of the policy's step are garage's, those of the value's fit Pyrado's.
+    Defaults of the policy's step are garage's, those of the value's fit Pyrado's; of the others
+    docs/defaults.md says where they come from.
     """
 
-    gae_lambda: float = 0.98
     num_epochs: int = 10
     """Passes of the value over the data of an iteration; the policy takes all at once."""
     monte_carlo_returns: bool = False

@@ -1,0 +1,218 @@
+"""Where the defaults of the classic algorithms come from: one setting for all suites, the best.
+
+A setting is tried on every suite of its algorithm, three seeds in one program. On a suite its worth
+is how much of the way it goes, in the mean return of the last evaluation, from an agent that acts
+at random to the best of all settings tried; over the suites, the mean of that. The default is the
+setting that is worth most.
+
+    python benchmarks/defaults.py run [ALGORITHM[/SETTING] ...] [--core C]
+    python benchmarks/defaults.py write      the tables of docs/defaults.md
+
+`run` does what has no figures yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptax.core.files import replacing
+from adaptax.experiment.curves import load_groups
+from adaptax.experiment.statistics import student_interval
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "results" / "defaults.json"
+RUNS = ROOT / "runs" / "defaults"
+PAGE = ROOT / "docs" / "defaults.md"
+SEEDS = "20:23"
+"""No recipe is measured on these."""
+CONTINUOUS = {"cartpole": 100_000, "pendulum": 100_000, "half-cheetah": 300_000}
+DISCRETE = {"cartpole": 50_000, "gym:Acrobot-v1": 50_000, "catch": 50_000}
+"""Suites and environment steps."""
+FLOORS = {
+    "cartpole": 22.0,
+    "pendulum": -1220.0,
+    "half-cheetah": -280.0,
+    "gym:Acrobot-v1": -500.0,
+    "catch": -0.8,
+}
+"""Returns of random play."""
+INPUTS = "--algorithm.normalize-obs"
+BOTH = f"{INPUTS} --algorithm.normalize-returns"
+PASSES = "--algorithm.num-epochs 10 --algorithm.clip-range 0.2 --algorithm.lr 3e-4"
+LAMBDA = "--algorithm.no-clip-value --algorithm.no-monte-carlo-returns"
+SETTINGS: dict[str, dict[str, str]] = {
+    "ppo": {
+        "Pyrado": "",
+        "inputs": INPUTS,
+        "inputs, returns": BOTH,
+        "passes": PASSES,
+        "passes, inputs": f"{PASSES} {INPUTS}",
+        "passes, inputs, returns": f"{PASSES} {BOTH}",
+    },
+    "ppo2": {
+        "Pyrado": "",
+        "inputs, returns": BOTH,
+        "passes, lambda-returns": f"{PASSES} {LAMBDA}",
+        "passes, lambda-returns, inputs, returns": f"{PASSES} {LAMBDA} {BOTH}",
+        "passes, inputs, returns": f"{PASSES} {BOTH}",
+    },
+    "trpo": {
+        "Pyrado": "",
+        "inputs": INPUTS,
+        "inputs, returns": BOTH,
+        "inputs, returns, gae_lambda 0.95": f"{BOTH} --algorithm.gae-lambda 0.95",
+    },
+    "a2c": {
+        "present": "",
+        "inputs, returns": BOTH,
+        "128 steps": "--algorithm.num-steps 128",
+        "128 steps, inputs, returns": f"--algorithm.num-steps 128 {BOTH}",
+        "128 steps, inputs, returns, lr 1e-3": (
+            f"--algorithm.num-steps 128 {BOTH} --algorithm.lr 1e-3"
+        ),
+        "128 steps, inputs, returns, lr 3e-3": (
+            f"--algorithm.num-steps 128 {BOTH} --algorithm.lr 3e-3"
+        ),
+        "64 steps, inputs, returns": f"--algorithm.num-steps 64 {BOTH}",
+        "64 steps, inputs, returns, lr 1e-3": (
+            f"--algorithm.num-steps 64 {BOTH} --algorithm.lr 1e-3"
+        ),
+    },
+    "dqn": {
+        "present": "",
+        "tau 0.005": "--algorithm.tau 0.005",
+        "double": "--algorithm.double",
+        "25 updates": "--algorithm.num-updates 25",
+    },
+}
+"""By algorithm and name: flags, beside the defaults as they were when this was run."""
+
+
+def suites_of(algorithm: str) -> dict[str, int]:
+    """What it is tried on, and for how many steps."""
+    return DISCRETE if algorithm == "dqn" else CONTINUOUS
+
+
+def chosen(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Algorithms and settings by `ALGORITHM` or `ALGORITHM/SETTING`; no names are all."""
+    for algorithm, settings in SETTINGS.items():
+        for setting in settings:
+            if not names or {algorithm, f"{algorithm}/{setting}"} & set(names):
+                yield algorithm, setting
+
+
+def known() -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures by algorithm, setting and suite."""
+    return json.loads(OUT.read_text()) if OUT.exists() else {}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Whatever of the chosen has no figures, one group of seeds after another."""
+    for algorithm, setting in chosen(options.names):
+        for suite, num_steps in suites_of(algorithm).items():
+            if suite not in known().get(algorithm, {}).get(setting, {}):
+                found = one_group(algorithm, setting, suite, num_steps, options.core)
+                everything = known()  # anew: others may have written meanwhile
+                everything.setdefault(algorithm, {}).setdefault(setting, {})[suite] = found
+                keep(everything)
+                print(algorithm, setting, suite, found["returns"], flush=True)
+
+
+def one_group(
+    algorithm: str, setting: str, suite: str, num_steps: int, core: int | None
+) -> dict[str, Any]:
+    """Train the seeds of a setting on a suite."""
+    limits = f"--seeds {SEEDS} --num-steps {num_steps} --evaluation-interval 100000"
+    words = ["train", algorithm, suite, "--recipe", "none", *shlex.split(limits)]
+    words += ["--trainer.evaluation.deterministic", *shlex.split(SETTINGS[algorithm][setting])]
+    folder = RUNS / f"{algorithm}-{suite}-{setting}".replace(":", "-").replace(" ", "-")
+    bound = [] if core is None else ["taskset", "-c", str(core)]
+    program = [*bound, sys.executable, "-m", "adaptax", *words]
+    subprocess.run([*program, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
+    runs = load_groups([folder])[0].runs
+    return {
+        "returns": [run.evaluations[-1]["episodes"][-1]["return_mean"] for run in runs],
+        "num_steps": max(run.evaluations[-1]["num_steps"] for run in runs),
+        "algorithm": runs[0].config["algorithm"],
+        "command": shlex.join(["adaptax", *words]),
+        **{name: runs[0].config[name] for name in ("versions", "device", "processor")},
+    }
+
+
+def keep(everything: dict[str, Any]) -> None:
+    """Write the file of figures."""
+    with replacing(OUT) as file:
+        file.write((json.dumps(everything, indent=2) + "\n").encode())
+
+
+def worths(algorithm: str, figures: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """What each setting is worth; only of settings that were tried on every suite."""
+    suites = suites_of(algorithm)
+    whole = {setting: of for setting, of in figures.items() if set(suites) <= set(of)}
+    means = {
+        s: {suite: np.mean(of[suite]["returns"]) for suite in suites} for s, of in whole.items()
+    }
+    best = {suite: max((mean[suite] for mean in means.values()), default=0.0) for suite in suites}
+    return {
+        setting: float(np.mean([(mean[s] - FLOORS[s]) / (best[s] - FLOORS[s]) for s in suites]))
+        for setting, mean in means.items()
+    }
+
+
+def rows_of(algorithm: str, figures: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A table, the setting that is worth most first."""
+    suites = suites_of(algorithm)
+    heads = [f"`{suite}`, {num_steps:,} steps" for suite, num_steps in suites.items()]
+    yield f"| setting | flags | {' | '.join(heads)} | worth |"
+    yield "|---|---|" + "---|" * (len(suites) + 1)
+    worth = worths(algorithm, figures)
+    for setting in sorted(worth, key=worth.__getitem__, reverse=True):
+        cells = []
+        for suite in suites:
+            returns = np.array(figures[setting][suite]["returns"])
+            low, high = student_interval(returns)
+            cells.append(f"{returns.mean():.4g} [{low:.4g}, {high:.4g}]")
+        cells.append(f"{worth[setting]:.2f}")
+        flags = SETTINGS[algorithm][setting]
+        yield f"| {setting} | {f'`{flags}`' if flags else ''} | {' | '.join(cells)} |"
+
+
+def write(options: argparse.Namespace) -> None:
+    """The tables of the page."""
+    text = PAGE.read_text()
+    for algorithm, figures in known().items():
+        mark = f"<!-- {algorithm} -->"
+        before, _, after = text.split(mark)
+        lines = "\n".join(rows_of(algorithm, figures))
+        text = "\n\n".join([before + mark, lines, mark + after])
+    with replacing(PAGE) as file:
+        file.write(text.encode())
+
+
+def main() -> None:
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("run", run), ("write", write)):
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+    running = commands.choices["run"]
+    running.add_argument("names", nargs="*")
+    running.add_argument("--core", type=int)
+    options = parser.parse_args()
+    options.function(options)
+
+
+if __name__ == "__main__":
+    main()
