@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from adaptax.core.config import to_dict
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import Curve
@@ -23,20 +23,14 @@ from adaptax.sampling.sampler import Sampler
 ROOT = Path(__file__).parent.parent
 SEEDS = range(5)
 TOTAL_STEPS, NUM_BINS = 100_000, 25
-PPO = {"num_lanes": 8, "num_steps": 1024, "num_minibatches": 8, "num_epochs": 10, "lr": 1e-3}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "reinforce": {},
-    "a2c": {"num_lanes": 16, "num_steps": 512, "num_minibatches": 1, "lr": 1e-3},
-    "ppo": {**PPO, "critic": {"num_minibatches": 16}},
-    "ppo2": PPO,
-    "trpo": {"num_lanes": 8, "num_steps": 1024, "num_minibatches": 16, "lr": 1e-3},
-}
+NAMES = ("reinforce", "a2c", "ppo", "ppo2", "trpo")
+"""With the defaults of their classes."""
 
 
 def curve(name: str, seed: int) -> list[float | None]:
     """Mean return of the episodes that ended in each part of the run."""
     suite = make_suite("cartpole")
-    algorithm = make_algorithm(name, suite.spec, **SETTINGS[name])
+    algorithm = make_algorithm(name, suite.spec)
     sampler = Sampler(suite, suite.train, seed, "train")
     state, ended = algorithm.init(named_key(seed, "init")), 0
     parts: list[list[tuple[float, int]]] = [[] for _ in range(NUM_BINS)]
@@ -81,9 +75,11 @@ def plot(curves: dict[str, list[list[float | None]]], path: Path) -> None:
 
 def main() -> None:
     """See the head of this file."""
-    curves = {name: [curve(name, seed) for seed in SEEDS] for name in SETTINGS}
-    about = provenance(make_suite("cartpole"))
-    report = {"settings": SETTINGS, "total_steps": TOTAL_STEPS, "curves": curves, "about": about}
+    curves = {name: [curve(name, seed) for seed in SEEDS] for name in NAMES}
+    suite = make_suite("cartpole")
+    settings = {name: to_dict(make_algorithm(name, suite.spec).config) for name in NAMES}
+    about = provenance(suite)
+    report = {"settings": settings, "total_steps": TOTAL_STEPS, "curves": curves, "about": about}
     out = ROOT / "results" / "on_policy" / "curves.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=2) + "\n")
