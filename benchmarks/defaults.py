@@ -91,7 +91,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "present": "",
         "tau 0.005": "--algorithm.tau 0.005",
         "double": "--algorithm.double",
-        "25 updates": "--algorithm.num-updates 25",
+        "rewards by ten": "--algorithm.reward-scale 0.1",
     },
 }
 """By algorithm and name: flags, beside the defaults as they were when this was run."""

@@ -52,6 +52,7 @@ def our_algorithm(case: Case, spec: Any) -> Any:
             "optimizer": "adam",
             "max_grad_norm": 10.0,
             "n_step": 1,
+            "reward_scale": 1.0,
             "final_epsilon": case.exploration_final_eps,
             "epsilon_decay": max(1 - 2 / num_iterations, 0.0),
             # Theirs copies every 10 environment steps: once before each block of updates.

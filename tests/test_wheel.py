@@ -48,7 +48,7 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed, tmp_path):
         PYTHONPATH=str(installed),
     )
     assert Path(where.strip()).is_relative_to(installed)
-    assert "ppo-cartpole" in adaptax("list", "--recipes")
+    assert "ppo-classic" in adaptax("list", "--recipes")
     limits = ("--num-steps", "100", "--suite.horizon", "10", "--evaluation.num-lanes", "2")
     adaptax("train", "nop", "half-cheetah", *limits, "--run-dir", "run")
     assert "mean return" in adaptax("evaluate", "run")

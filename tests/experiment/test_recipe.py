@@ -159,13 +159,13 @@ def test_a_faulty_recipe_is_one_line(own, change, message, capsys):
 
 def test_an_unknown_recipe_is_one_line(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["train", "a2c", "cartpole", "--recipe", "a2c-cartpol"])
-    assert "unknown recipe 'a2c-cartpol'; did you mean 'a2c-cartpole'" in capsys.readouterr().err
+        cli.main(["train", "a2c", "cartpole", "--recipe", "a2c-classi"])
+    assert "unknown recipe 'a2c-classi'; did you mean 'a2c-classic'" in capsys.readouterr().err
 
 
 def test_list_tells_recipes(capsys):
     cli.main(["list", "--recipes"])
-    assert "a2c-cartpole" in capsys.readouterr().out
+    assert "a2c-classic" in capsys.readouterr().out
     cli.main(["list", "--json"])
     recipes = json.loads(capsys.readouterr().out)["recipes"]
     assert {"name", "algorithm", "suites", "settings", "measured"} <= recipes[0].keys()

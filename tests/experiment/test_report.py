@@ -202,11 +202,11 @@ memory.kind = "gru"
 @pytest.mark.parametrize(
     ("words", "flags", "said"),
     [
-        (["a2c", "cartpole"], [], "Trained with the recipe a2c-cartpole."),
+        (["a2c", "cartpole"], [], "Trained with the recipe a2c-classic."),
         (
             ["a2c", "cartpole", "--algorithm.lr", "0.5", "--evaluation.num-lanes", "2"],
             ["--algorithm.lr 0.5", "--evaluation.num-lanes 2"],
-            "Trained with the recipe a2c-cartpole.",
+            "Trained with the recipe a2c-classic.",
         ),
         (
             [*("a2c", "cartpole", "--recipe", "none", "--num-iterations", "7"), "--patience", "2"],
