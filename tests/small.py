@@ -88,6 +88,7 @@ SMALL: dict[str, dict[str, Any]] = {
         **_SMALL_REPLAY,
         "num_updates": "auto",
         "n_step": 1,
+        "reward_scale": 1.0,
         "epsilon_decay": 0.95,
         "lr": 3e-3,
         "tau": 1.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import flax.linen as nn
 import jax
@@ -157,6 +157,19 @@ def test_ppo_learns_from_pictures():
         state, _ = algorithm.iteration(state, sampler)
     rollout = sampler.episodes(algorithm.actor(state), suite.train.tasks, 32, 1)
     assert float(np.mean(np.sum(rollout.reward, axis=-1))) > 6.0  # at random 1.7, at best 8.3
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo", "ppo2", "trpo", "svpg"])
+def test_pictures_are_not_standardised_and_numbers_are(name):
+    moments = {}
+    for suite in ("catch", "cartpole"):
+        algorithm = adaptax.make_algorithm(name, adaptax.make_suite(suite).spec)
+        if name == "svpg":
+            particle = replace(algorithm.config.particle, normalize_obs=True)
+            algorithm = algorithm.with_config(replace(algorithm.config, particle=particle))
+        shapes = jax.eval_shape(algorithm.init, jax.random.key(0))
+        moments[suite] = (shapes.particles if name == "svpg" else shapes).moments
+    assert "obs" not in moments["catch"] and "obs" in moments["cartpole"]
 
 
 @pytest.mark.slow

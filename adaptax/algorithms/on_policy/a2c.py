@@ -76,7 +76,10 @@ class A2C(Algorithm[State, Rollout]):
         """Fresh parameters."""
         step = optimizer(self.config, make=RMSPROP)
         size = self.spec.observation_size
-        return family.init_state(self.config, self.networks, size, key, step.init)
+        return family.init_state(
+            *(self.config, self.networks, size, key, step.init),
+            pictures=self.spec.picture is not None,
+        )
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""

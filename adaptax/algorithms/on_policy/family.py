@@ -99,7 +99,8 @@ class OnPolicyConfig(Hyperparameters):
     max_grad_norm: float | None = None
     """Bound on the norm of all gradients that an optimizer owns, taken together."""
     normalize_obs: bool = True
-    """Whether networks see observations standardised by the moments of all so far."""
+    """Whether networks see observations standardised by the moments of all so far; pictures are
+    left as they are, since rare pixels would become large."""
     normalize_returns: bool = True
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
 
@@ -203,12 +204,14 @@ def init_state(
     input_size: int,
     key: jax.Array,
     init_optimizer: Callable[[PyTree], PyTree],
+    *,
+    pictures: bool = False,
 ) -> State:
-    """The state before training; `input_size` numbers are what the network sees of a step."""
+    """The state before training; `input_size` numbers, or `pictures`, are what the network sees."""
     key, init_key = jax.random.split(key)
     params = init_params(network, init_key, input_size)
     in_use = {
-        "obs": config.normalize_obs,
+        "obs": config.normalize_obs and not pictures,
         "return": config.normalize_returns,
         "advantage": config.normalize_advantage == "running",
     }

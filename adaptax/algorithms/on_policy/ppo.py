@@ -104,7 +104,10 @@ class PPO(Algorithm[State, Rollout]):
             }
 
         size = self.spec.observation_size
-        return family.init_state(self.config, self.networks, size, key, init_optimizers)
+        return family.init_state(
+            *(self.config, self.networks, size, key, init_optimizers),
+            pictures=self.spec.picture is not None,
+        )
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""

@@ -142,7 +142,10 @@ class SVPG(Algorithm[State, Rollout]):
 
     def _init_particle(self, key: jax.Array) -> family.State:
         step, size = optimizer(self.config.particle, make=a2c.RMSPROP), self.spec.observation_size
-        return family.init_state(self.config.particle, self.networks, size, key, step.init)
+        return family.init_state(
+            *(self.config.particle, self.networks, size, key, step.init),
+            pictures=self.spec.picture is not None,
+        )
 
     def _renewed(self, state: State) -> State:
         """The state with particles as old as the horizon started afresh."""

@@ -74,7 +74,10 @@ class TRPO(Algorithm[State, Rollout]):
             return {"value": optimizer(self.config).init(part_of(params, "value"))}
 
         size = self.spec.observation_size
-        return family.init_state(self.config, self.networks, size, key, init_optimizer)
+        return family.init_state(
+            *(self.config, self.networks, size, key, init_optimizer),
+            pictures=self.spec.picture is not None,
+        )
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""
