@@ -32,6 +32,7 @@ CHAIN = {
     "tau": 1.0,
     "target_update_interval": 50,
     "batch_size": 64,
+    "reward_scale": 1.0,
 }
 
 

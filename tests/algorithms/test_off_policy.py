@@ -214,11 +214,13 @@ def one_state(name: str, sampler=None, **settings):
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("dqn", {}),
+        ("dqn", {"reward_scale": 1.0}),
         pytest.param("ddpg", {}, marks=pytest.mark.slow),
         pytest.param("td3", {}, marks=pytest.mark.slow),
         ("sac", {}),
-        pytest.param("dqn", {"n_step": 3, "double": True}, marks=pytest.mark.slow),
+        pytest.param(
+            "dqn", {"n_step": 3, "double": True, "reward_scale": 1.0}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_time_limit_is_no_termination(name, settings):

@@ -57,10 +57,11 @@ def in_float64(tree: Any) -> Any:
 
 
 class OnPolicyAdapter:
-    """PPO or TRPO."""
+    """PPO or TRPO, nothing standardised."""
 
     def __init__(self, name: str, **settings: Any) -> None:
-        self.algorithm = make_algorithm(name, SPEC, hidden_sizes=(5, 4), **settings)
+        plain = {"normalize_obs": False, "normalize_returns": False}
+        self.algorithm = make_algorithm(name, SPEC, hidden_sizes=(5, 4), **plain, **settings)
         fresh = self.algorithm.init(jax.random.key(1))
         params, opt_state = random_like(fresh.params, 0), in_float64(fresh.opt_state)
         self.state = replace(fresh, params=params, opt_state=opt_state)
