@@ -72,7 +72,7 @@ def test_single_steps_equal_gymnasiums(name, size):
         result = pool.step(np.arange(1), action)
         clipped = np.clip(action[0], -1.0, 1.0)
         obs, reward, terminated, truncated, info = env.step(clipped)
-        np.testing.assert_allclose(result.next_obs[0], obs, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(result.next_obs[0], obs, rtol=1e-5, atol=1e-6)
         assert result.reward[0] == pytest.approx(reward, abs=1e-5)
         assert result.info["velocity"][0] == pytest.approx(info["x_velocity"], abs=1e-5)
         assert result.info["control_cost"][0] == pytest.approx(-info["reward_ctrl"], abs=1e-6)

@@ -53,8 +53,11 @@ def test_a_run_of_unknown_length_is_to_say_how_long_its_schedule_is(tmp_path, ca
     with pytest.raises(SystemExit) as stop:
         cli.main([*TRAIN, *LINEAR, limit, "--run-dir", str(tmp_path / "run")])
     assert stop.value.code == 2
-    expected = "adaptax: a schedule over the run needs num_iterations, or num_steps where an "
-    assert capsys.readouterr().err.startswith(expected)
+    expected = (
+        "adaptax: a schedule over the run needs num_iterations, or num_steps where an iteration "
+        "has a fixed number of them; or give its length in lr_schedule_steps\n"
+    )
+    assert capsys.readouterr().err == expected
     assert list(tmp_path.iterdir()) == []
     words = [*LINEAR, "--algorithm.lr-schedule-steps=9", limit, "--run-dir", str(tmp_path / "run")]
     cli.main([*TRAIN, *words])

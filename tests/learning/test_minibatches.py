@@ -145,7 +145,7 @@ def test_a_schedule_without_a_length_is_as_long_as_the_run():
     entropy = {"entropy_method": "regularized", "entropy_schedule": "linear"}
     rl2 = RL2PPOConfig(num_epochs=4, entropy_coeff=0.1, **entropy)
     assert over_the_run(rl2, 10).lr_schedule_steps == 40
-    with pytest.raises(ConfigError, match="over the run needs num_iterations, or num_steps"):
+    with pytest.raises(ConfigError, match=r"needs num_iterations, .*; or give its length"):
         over_the_run(sac, None)
 
 

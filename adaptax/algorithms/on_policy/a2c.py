@@ -75,11 +75,7 @@ class A2C(Algorithm[State, Rollout]):
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         step = optimizer(self.config, make=RMSPROP)
-        size = self.spec.observation_size
-        return family.init_state(
-            *(self.config, self.networks, size, key, step.init),
-            pictures=self.spec.picture is not None,
-        )
+        return family.fresh_state(self.config, self.networks, self.spec, key, step.init)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""

@@ -220,6 +220,20 @@ def init_state(
     return State(params, init_optimizer(params), moments, jnp.array(0), key)
 
 
+def fresh_state(
+    config: Settings,
+    network: Any,
+    spec: EnvSpec,
+    key: jax.Array,
+    init_optimizer: Callable[[PyTree], PyTree],
+) -> State:
+    """The state before training of a network that sees observations, or pictures as they are."""
+    pictures = spec.picture is not None
+    return init_state(
+        config, network, spec.observation_size, key, init_optimizer, pictures=pictures
+    )
+
+
 def policy_actor(network: Any, state: State, *, deterministic: bool) -> MemoryActor:
     """The policy at the start of an episode."""
     return MemoryActor(state.params, network, state.moments.get("obs"), deterministic)

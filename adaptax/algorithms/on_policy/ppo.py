@@ -103,11 +103,7 @@ class PPO(Algorithm[State, Rollout]):
                 "value": optimizer(self.config.critic).init(part_of(params, "value")),
             }
 
-        size = self.spec.observation_size
-        return family.init_state(
-            *(self.config, self.networks, size, key, init_optimizers),
-            pictures=self.spec.picture is not None,
-        )
+        return family.fresh_state(self.config, self.networks, self.spec, key, init_optimizers)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""

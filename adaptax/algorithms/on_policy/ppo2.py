@@ -81,11 +81,8 @@ class PPO2(Algorithm[State, Rollout]):
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-        step, size = optimizer(self.config), self.spec.observation_size
-        return family.init_state(
-            *(self.config, self.networks, size, key, step.init),
-            pictures=self.spec.picture is not None,
-        )
+        step = optimizer(self.config)
+        return family.fresh_state(self.config, self.networks, self.spec, key, step.init)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""

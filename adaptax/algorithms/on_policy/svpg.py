@@ -141,11 +141,8 @@ class SVPG(Algorithm[State, Rollout]):
         return family.policy_actor(self.networks, best, deterministic=deterministic)
 
     def _init_particle(self, key: jax.Array) -> family.State:
-        step, size = optimizer(self.config.particle, make=a2c.RMSPROP), self.spec.observation_size
-        return family.init_state(
-            *(self.config.particle, self.networks, size, key, step.init),
-            pictures=self.spec.picture is not None,
-        )
+        config, step = self.config.particle, optimizer(self.config.particle, make=a2c.RMSPROP)
+        return family.fresh_state(config, self.networks, self.spec, key, step.init)
 
     def _renewed(self, state: State) -> State:
         """The state with particles as old as the horizon started afresh."""

@@ -73,11 +73,7 @@ class TRPO(Algorithm[State, Rollout]):
         def init_optimizer(params: PyTree) -> PyTree:
             return {"value": optimizer(self.config).init(part_of(params, "value"))}
 
-        size = self.spec.observation_size
-        return family.init_state(
-            *(self.config, self.networks, size, key, init_optimizer),
-            pictures=self.spec.picture is not None,
-        )
+        return family.fresh_state(self.config, self.networks, self.spec, key, init_optimizer)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""
