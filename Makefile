@@ -51,7 +51,7 @@ test: $(STAMP) ## The tests, under ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # Suites whose physics is in the program have to give the same without a compiler for it.
-HOST_TESTS := $(addprefix tests/envs/test_,locomotion.py half_cheetah.py half_cheetah_run.py ant.py \
+HOST_TESTS := $(addprefix tests/envs/test_,locomotion.py half_cheetah.py single_task.py ant.py \
 	humanoid.py walker_hopper_swimmer.py task_models.py)
 
 test-slow: $(RAY_STAMP) ## Learning thresholds, variations, long runs, Ray, all trackers

@@ -256,3 +256,12 @@ def test_published_variants_have_settings_that_exist():
     assert len(variants) > 20
     for suite, *flags in variants:
         cli.train_options("nop", suite, flags)
+
+
+def test_test_files_that_the_makefile_names_exist():
+    words = (ROOT / "Makefile").read_text()
+    host = re.search(r"HOST_TESTS := \$\(addprefix tests/envs/test_,(.*?)\)", words, re.S)
+    named = [f"tests/envs/test_{name}" for name in re.findall(r"\w+\.py", host[1])]
+    named += re.findall(r"tests/\w+/test_\w+\.py", words)
+    assert len(named) > 7
+    assert [name for name in named if not (ROOT / name).exists()] == []
