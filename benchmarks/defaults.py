@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import bound, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.curves import load_groups
@@ -47,6 +48,7 @@ FLOORS = {
 """Returns of random play."""
 INPUTS = "--algorithm.normalize-obs"
 BOTH = f"{INPUTS} --algorithm.normalize-returns"
+STD = "--algorithm.init-std"
 PASSES = "--algorithm.num-epochs 10 --algorithm.clip-range 0.2 --algorithm.lr 3e-4"
 LAMBDA = "--algorithm.no-clip-value --algorithm.no-monte-carlo-returns"
 SETTINGS: dict[str, dict[str, str]] = {
@@ -57,6 +59,9 @@ SETTINGS: dict[str, dict[str, str]] = {
         "passes": PASSES,
         "passes, inputs": f"{PASSES} {INPUTS}",
         "passes, inputs, returns": f"{PASSES} {BOTH}",
+        "passes, inputs, returns, init_std 0.4": f"{PASSES} {BOTH} {STD} 0.4",
+        "passes, inputs, returns, init_std 0.25": f"{PASSES} {BOTH} {STD} 0.25",
+        "passes, inputs, returns, init_std 0.14": f"{PASSES} {BOTH} {STD} 0.14",
     },
     "ppo2": {
         "Pyrado": "",
@@ -64,12 +69,20 @@ SETTINGS: dict[str, dict[str, str]] = {
         "passes, lambda-returns": f"{PASSES} {LAMBDA}",
         "passes, lambda-returns, inputs, returns": f"{PASSES} {LAMBDA} {BOTH}",
         "passes, inputs, returns": f"{PASSES} {BOTH}",
+        "passes, inputs, returns, init_std 0.4": f"{PASSES} {BOTH} {STD} 0.4",
+        "passes, inputs, returns, init_std 0.25": f"{PASSES} {BOTH} {STD} 0.25",
     },
     "trpo": {
         "Pyrado": "",
         "inputs": INPUTS,
         "inputs, returns": BOTH,
         "inputs, returns, gae_lambda 0.95": f"{BOTH} --algorithm.gae-lambda 0.95",
+        "inputs, returns, gae_lambda 0.95, init_std 0.4": (
+            f"{BOTH} --algorithm.gae-lambda 0.95 {STD} 0.4"
+        ),
+        "inputs, returns, gae_lambda 0.95, init_std 0.25": (
+            f"{BOTH} --algorithm.gae-lambda 0.95 {STD} 0.25"
+        ),
     },
     "a2c": {
         "present": "",
@@ -82,6 +95,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "128 steps, inputs, returns, lr 3e-3": (
             f"--algorithm.num-steps 128 {BOTH} --algorithm.lr 3e-3"
         ),
+        "128 steps, inputs, returns, init_std 0.4": (f"--algorithm.num-steps 128 {BOTH} {STD} 0.4"),
+        "64 steps, inputs, returns, init_std 0.4": f"--algorithm.num-steps 64 {BOTH} {STD} 0.4",
         "64 steps, inputs, returns": f"--algorithm.num-steps 64 {BOTH}",
         "64 steps, inputs, returns, lr 1e-3": (
             f"--algorithm.num-steps 64 {BOTH} --algorithm.lr 1e-3"
@@ -123,7 +138,7 @@ def run(options: argparse.Namespace) -> None:
                 found = one_group(algorithm, setting, suite, num_steps, options.core)
                 everything = known()  # anew: others may have written meanwhile
                 everything.setdefault(algorithm, {}).setdefault(setting, {})[suite] = found
-                keep(everything)
+                write_json(OUT, everything)
                 print(algorithm, setting, suite, found["returns"], flush=True)
 
 
@@ -135,8 +150,7 @@ def one_group(
     words = ["train", algorithm, suite, "--recipe", "none", *shlex.split(limits)]
     words += ["--trainer.evaluation.deterministic", *shlex.split(SETTINGS[algorithm][setting])]
     folder = RUNS / f"{algorithm}-{suite}-{setting}".replace(":", "-").replace(" ", "-")
-    bound = [] if core is None else ["taskset", "-c", str(core)]
-    program = [*bound, sys.executable, "-m", "adaptax", *words]
+    program = [*bound(core), sys.executable, "-m", "adaptax", *words]
     subprocess.run([*program, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
     runs = load_groups([folder])[0].runs
     return {
@@ -146,12 +160,6 @@ def one_group(
         "command": shlex.join(["adaptax", *words]),
         **{name: runs[0].config[name] for name in ("versions", "device", "processor")},
     }
-
-
-def keep(everything: dict[str, Any]) -> None:
-    """Write the file of figures."""
-    with replacing(OUT) as file:
-        file.write((json.dumps(everything, indent=2) + "\n").encode())
 
 
 def worths(algorithm: str, figures: dict[str, dict[str, Any]]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import bound, write_json
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
@@ -140,7 +141,7 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> Non
         **{name: config[name] for name in ("algorithm", "protocol")},
         **{name: config[name] for name in ("versions", "device", "processor", "num_cores")},
     }
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(path, figures)
     tell(path, figures)
 
 
@@ -162,11 +163,6 @@ def tell(path: Path, figures: dict[str, Any]) -> None:
     print(f"{path.stem:48s} {figures['return']:10.2f} {seconds:7.1f} s", flush=True)
 
 
-def bound(core: int) -> list[str]:
-    """What binds a command to a core."""
-    return ["taskset", "-c", str(core)]
-
-
 def peers(options: argparse.Namespace) -> None:
     """Stable-Baselines3 on the chosen recipes' algorithms and suites."""
     work = []
@@ -186,7 +182,7 @@ def one_peer(core: int, algorithm: str, env_id: str, seed: int, path: Path) -> N
     command = [*bound(core), str(PEERS), str(PEER_SCRIPT), request]
     printed, processor_seconds = finished(command)
     result = json.loads(printed.splitlines()[-1]) | {"processor_seconds": processor_seconds}
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(path, result)
     tell(path, result)
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import bound, write_json
 
-from adaptax.core.files import replacing
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import RunGroup, load_groups
 from adaptax.experiment.evaluation_table import figure_text
@@ -156,8 +156,7 @@ def command(name: str, learner: str, step_size: float) -> list[str]:
 def run(words: list[str], folder: Path, core: int | None) -> None:
     """`adaptax` with the words, or what is there of it to its end."""
     words = ["resume", str(folder)] if has_run(folder) else [*words, "--run-dir", str(folder)]
-    bound = [] if core is None else ["taskset", "-c", str(core)]
-    subprocess.run([*bound, sys.executable, "-m", "adaptax", *words], check=True)
+    subprocess.run([*bound(core), sys.executable, "-m", "adaptax", *words], check=True)
 
 
 def has_run(folder: Path) -> bool:
@@ -229,7 +228,7 @@ def train(options: argparse.Namespace) -> None:
 def write() -> None:
     """Figures of whatever is there and finished, beside what is kept; the tables of the page."""
     OUT.mkdir(parents=True, exist_ok=True)
-    keep(TUNED, all_trials())
+    write_json(TUNED, all_trials())
     for name, case in CASES.items():
         found = {
             learner: finished(place(name, learner), case.num_steps) for learner in case.learners
@@ -240,7 +239,7 @@ def write() -> None:
             entries = json.loads(path.read_text()) if path.exists() else {}
             entries |= {learner: entry(name, learner, groups) for learner in groups}
             told = {learner: entries[learner] for learner in case.learners if learner in entries}
-            keep(path, told)
+            write_json(path, told)
     text = PAGE.read_text()
     for path in (OUT / f"{name}.json" for name in CASES):
         if not path.exists():
@@ -250,12 +249,6 @@ def write() -> None:
         lines = "\n".join(rows_of(json.loads(path.read_text())))
         text = "\n\n".join([before + mark, lines, mark + after])
     PAGE.write_text(text)
-
-
-def keep(path: Path, record: dict[str, Any]) -> None:
-    """Write a file of JSON."""
-    with replacing(path) as file:
-        file.write((json.dumps(record, indent=2) + "\n").encode())
 
 
 def finished(folder: Path, num_steps: int) -> RunGroup | None:

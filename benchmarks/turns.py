@@ -1,4 +1,4 @@
-"""How benchmarks time several pieces of work in one run, and leave their figures."""
+"""How benchmarks bind work to a core, time several pieces in one run, and leave their figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from adaptax.core.files import replacing
 from adaptax.envs.suite import Suite
 from adaptax.experiment.provenance import provenance
 
@@ -31,8 +32,19 @@ def median_milliseconds(work: dict[str, Callable[[], Any]], rounds: int) -> dict
     return {name: float(np.median(times)) for name, times in spent.items()}
 
 
+def bound(core: int | None) -> list[str]:
+    """What binds a command to a core; None: to none."""
+    return [] if core is None else ["taskset", "-c", str(core)]
+
+
+def write_json(path: Path, figures: Any) -> None:
+    """A file of JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write((json.dumps(figures, indent=2) + "\n").encode())
+
+
 def write_report(path: Path, report: dict[str, Any], suite: Suite) -> None:
     """A benchmark's figures as JSON, with what they were measured on."""
     about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**report, "about": about}, indent=2) + "\n")
+    write_json(path, {**report, "about": about})

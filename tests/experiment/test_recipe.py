@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import recipes as benchmark
 
 import adaptax
 from adaptax.core.errors import ConfigError
@@ -50,6 +51,13 @@ def test_every_recipe_has_settings_that_exist(name):
     recipe = all_recipes()[name]
     for suite in recipe.about.suites:
         recipe.check(suite.replace("*", "reach-v3"))
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_figures_are_those_of_runs_with_the_settings_and_defaults_of_today(name):
+    recipe = all_recipes()[name]
+    measured = (benchmark.measured(recipe, suite) for suite in recipe.about.suites)
+    assert recipe.measured == tuple(one for one in measured if one is not None)
 
 
 def test_every_pair_has_one_recipe_by_default():

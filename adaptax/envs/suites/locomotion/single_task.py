@@ -45,55 +45,67 @@ class SingleTaskConfig(FixedTasksConfig):
     """Steps of an episode."""
 
 
+@dataclass(frozen=True)
+class Runner:
+    """What a body's environment has of its own."""
+
+    asset: str
+    frame_skip: int
+    reset_noise: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    observation: Callable[[Physics], jax.Array] = planar_observation
+    control_cost: float = CONTROL_COST
+    healthy: Healthy | None = None
+    """Where False, the episode terminates; None: it never does."""
+
+
 def half_cheetah(config: SingleTaskConfig) -> Suite:
     """HalfCheetah-v5: reward v_x - 0.1 |a|^2."""
-    noise = partial(uniform_normal_noise, 9, 9, 0.1)
-    return _suite(
-        *("half-cheetah", "half_cheetah.xml", config, cheetahs.FRAME_SKIP, noise),
-        *(_all_but_x, CHEETAH_CONTROL_COST, None),
+    runner = Runner(
+        asset="half_cheetah.xml",
+        frame_skip=cheetahs.FRAME_SKIP,
+        reset_noise=partial(uniform_normal_noise, 9, 9, 0.1),
+        observation=_all_but_x,
+        control_cost=CHEETAH_CONTROL_COST,
     )
+    return _suite("half-cheetah", runner, config)
 
 
 def hopper(config: SingleTaskConfig) -> Suite:
     """Hopper-v5: reward 1 + v_x - 0.001 |a|^2 while healthy; without the 1 where that ends."""
-    noise = partial(uniform_noise, 6, 6, RESET_NOISE)
-    return _suite(
-        *("hopper", "hopper.xml", config, hoppers.FRAME_SKIP, noise),
-        *(planar_observation, CONTROL_COST, hoppers.healthy),
+    runner = Runner(
+        asset="hopper.xml",
+        frame_skip=hoppers.FRAME_SKIP,
+        reset_noise=partial(uniform_noise, 6, 6, RESET_NOISE),
+        healthy=hoppers.healthy,
     )
+    return _suite("hopper", runner, config)
 
 
 def walker(config: SingleTaskConfig) -> Suite:
     """Walker2d-v5: rewarded as `hopper`."""
-    noise = partial(uniform_noise, 9, 9, RESET_NOISE)
-    return _suite(
-        *("walker", walkers.ASSET, config, WALKER_FRAME_SKIP, noise),
-        *(planar_observation, CONTROL_COST, walkers.healthy),
+    runner = Runner(
+        asset=walkers.ASSET,
+        frame_skip=WALKER_FRAME_SKIP,
+        reset_noise=partial(uniform_noise, 9, 9, RESET_NOISE),
+        healthy=walkers.healthy,
     )
+    return _suite("walker", runner, config)
 
 
-def _suite(
-    name: str,
-    asset: str,
-    config: SingleTaskConfig,
-    frame_skip: int,
-    reset_noise: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
-    observation: Callable[[Physics], jax.Array],
-    control_cost: float,
-    healthy: Healthy | None,
-) -> Suite:
-    """One task, without parameters; it terminates only where `healthy` says so."""
-    model = load_model(asset)
+def _suite(name: str, runner: Runner, config: SingleTaskConfig) -> Suite:
+    """One task, without parameters."""
+    model = load_model(runner.asset)
     size = model.nq - 1 + model.nv
     names = ("velocity", "control_cost")
+    step_seconds = runner.frame_skip * model.opt.timestep
     body = Body(
         spec=EnvSpec(size, Continuous(model.nu), config.horizon, info_names=names),
         model=model,
-        frame_skip=frame_skip,
+        frame_skip=runner.frame_skip,
         task_params={},
-        reset_noise=reset_noise,
-        observation=observation,
-        outcome=partial(_outcome, frame_skip * model.opt.timestep, control_cost, healthy),
+        reset_noise=runner.reset_noise,
+        observation=runner.observation,
+        outcome=partial(_outcome, step_seconds, runner.control_cost, runner.healthy),
     )
     task = TaskList(name, [{}])
     return mujoco_suite(name, body, task, task, config.num_threads)
