@@ -59,6 +59,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "passes": PASSES,
         "passes, inputs": f"{PASSES} {INPUTS}",
         "passes, inputs, returns": f"{PASSES} {BOTH}",
+        "passes, inputs, returns, init_std 0.5": f"{PASSES} {BOTH} {STD} 0.5",
         "passes, inputs, returns, init_std 0.4": f"{PASSES} {BOTH} {STD} 0.4",
         "passes, inputs, returns, init_std 0.25": f"{PASSES} {BOTH} {STD} 0.25",
         "passes, inputs, returns, init_std 0.14": f"{PASSES} {BOTH} {STD} 0.14",
@@ -69,6 +70,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "passes, lambda-returns": f"{PASSES} {LAMBDA}",
         "passes, lambda-returns, inputs, returns": f"{PASSES} {LAMBDA} {BOTH}",
         "passes, inputs, returns": f"{PASSES} {BOTH}",
+        "passes, inputs, returns, init_std 0.5": f"{PASSES} {BOTH} {STD} 0.5",
         "passes, inputs, returns, init_std 0.4": f"{PASSES} {BOTH} {STD} 0.4",
         "passes, inputs, returns, init_std 0.25": f"{PASSES} {BOTH} {STD} 0.25",
     },
@@ -77,6 +79,9 @@ SETTINGS: dict[str, dict[str, str]] = {
         "inputs": INPUTS,
         "inputs, returns": BOTH,
         "inputs, returns, gae_lambda 0.95": f"{BOTH} --algorithm.gae-lambda 0.95",
+        "inputs, returns, gae_lambda 0.95, init_std 0.5": (
+            f"{BOTH} --algorithm.gae-lambda 0.95 {STD} 0.5"
+        ),
         "inputs, returns, gae_lambda 0.95, init_std 0.4": (
             f"{BOTH} --algorithm.gae-lambda 0.95 {STD} 0.4"
         ),
@@ -95,6 +100,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "128 steps, inputs, returns, lr 3e-3": (
             f"--algorithm.num-steps 128 {BOTH} --algorithm.lr 3e-3"
         ),
+        "128 steps, inputs, returns, init_std 0.5": (f"--algorithm.num-steps 128 {BOTH} {STD} 0.5"),
         "128 steps, inputs, returns, init_std 0.4": (f"--algorithm.num-steps 128 {BOTH} {STD} 0.4"),
         "64 steps, inputs, returns, init_std 0.4": f"--algorithm.num-steps 64 {BOTH} {STD} 0.4",
         "64 steps, inputs, returns": f"--algorithm.num-steps 64 {BOTH}",

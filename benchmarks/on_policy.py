@@ -121,6 +121,7 @@ def our_algorithm(case: Case, spec: Any) -> Any:
         "monte_carlo_returns": False,
         "normalize_obs": False,
         "normalize_returns": False,
+        "init_std": 1.0,
         "num_minibatches": case.n_envs * case.n_steps // case.batch_size if case.batch_size else 1,
     }
     if case.algorithm == "a2c":

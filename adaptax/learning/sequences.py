@@ -143,6 +143,27 @@ class Batch:
         return network.apply(params, memory, self.obs, self.reset, method="sequence")[1]
 
 
+def in_pieces(batch: Batch, network: Any, params: PyTree, num_steps: int) -> Batch:
+    """Whole sequences [n, T] cut into pieces [K * n, num_steps], of which the last are padded.
+
+    A piece begins with what the network with these parameters remembers there: what is learned
+    from it goes no further back (truncated backpropagation through time, Williams and Peng 1990).
+    """
+    num, length = batch.valid.shape
+
+    def cut(x: jax.Array) -> jax.Array:
+        padding = [(0, 0), (0, -length % num_steps), *[(0, 0)] * (x.ndim - 2)]
+        return jnp.pad(x, padding).reshape(num, -1, num_steps, *x.shape[2:]).swapaxes(0, 1)
+
+    def onwards(memory: PyTree, piece: tuple[jax.Array, jax.Array]) -> tuple[PyTree, PyTree]:
+        return network.apply(params, memory, *piece, method="sequence")[0], memory
+
+    pieces = {name: cut(x) for name, x in vars(batch).items() if name != "memory"}
+    _, memory = jax.lax.scan(onwards, batch.memory, (pieces["obs"], pieces["reset"]))
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), {**pieces, "memory": memory})
+    return Batch(**flat)
+
+
 def as_batch(
     sequences: Sequences,
     advantage: jax.Array,

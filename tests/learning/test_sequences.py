@@ -12,9 +12,9 @@ from random_end import RandomEndEnv, random_end
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.functional.returns import returns_so_far
-from adaptax.learning.sequences import Batch, as_batch, episode_sequences
+from adaptax.learning.sequences import Batch, as_batch, episode_sequences, in_pieces
 from adaptax.networks.actor_critic import ActorCritic, init_params
-from adaptax.networks.memory import GRU
+from adaptax.networks.memory import GRU, MEMORIES, MemoryConfig
 from adaptax.networks.normalizer import fresh_moments, updated_moments
 from adaptax.sampling.memory_actors import MemoryActor
 from adaptax.sampling.sampler import Sampler
@@ -221,3 +221,61 @@ def test_whole_sequences_of_a_batch_are_the_lanes():
     assert batch.usable.shape == (6,) and np.all(batch.usable)
     empty = replace(batch, valid=batch.valid.at[2].set(False).at[3, 1:].set(False))
     np.testing.assert_array_equal(empty.usable, np.arange(6) != 2)
+
+
+def sequences_with_ends(network: ActorCritic) -> Batch:
+    """Four sequences of up to eleven steps in which the memory is cleared here and there."""
+    rng = np.random.default_rng(0)
+    valid = np.arange(11) < np.array([11, 3, 8, 1])[:, None]
+    numbers = {
+        name: rng.normal(size=valid.shape).astype(np.float32) * valid
+        for name in ("log_prob", "advantage", "value", "target")
+    }
+    obs, action = (rng.normal(size=(*valid.shape, 2)).astype(np.float32) for _ in range(2))
+    reset = rng.random(valid.shape) < 0.2
+    batch = Batch(obs, action, **numbers, valid=valid, reset=reset, memory=network.initial((4,)))
+    return jax.tree.map(jnp.asarray, batch)
+
+
+def in_place(pieces: jax.Array, length: int = 11) -> np.ndarray:
+    """What is said of pieces [K * 4, t] as of the sequences [4, length]."""
+    return np.moveaxis(np.asarray(pieces).reshape(-1, 4, pieces.shape[1]), 0, 1).reshape(4, -1)[
+        :, :length
+    ]
+
+
+@pytest.mark.parametrize("kind", MEMORIES)
+@pytest.mark.parametrize("num_steps", [4, 11, 20])
+def test_pieces_of_sequences_begin_with_what_was_remembered_there(kind, num_steps):
+    network = ActorCritic(TWO, (5,), MemoryConfig(kind, 16).make(11))
+    params = init_params(network, KEY, 2)
+    batch = sequences_with_ends(network)
+    pieces = in_pieces(batch, network, params, num_steps)
+    assert pieces.valid.shape == (4 * -(-11 // num_steps), num_steps)
+    for name in ("advantage", "target", "valid", "reset", "log_prob", "value"):
+        np.testing.assert_array_equal(in_place(getattr(pieces, name)), getattr(batch, name))
+    (whole, value), (cut, value_cut) = (b.outputs(network, params) for b in (batch, pieces))
+    valid = np.asarray(batch.valid)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    close(in_place(value_cut)[valid], np.asarray(value)[valid])
+    close(in_place(cut.log_prob(pieces.action))[valid], whole.log_prob(batch.action)[valid])
+
+
+def test_no_gradient_flows_back_beyond_a_piece():
+    network = ActorCritic(TWO, (5,), GRU(4))
+    params = init_params(network, KEY, 2)
+    batch = sequences_with_ends(network)
+    batch = replace(batch, reset=jnp.zeros_like(batch.reset))
+
+    def last_value(obs: jax.Array, num_steps: int) -> jax.Array:
+        pieces = in_pieces(batch, network, params, num_steps)
+        first = pieces.obs.reshape(-1, 4, num_steps, 2).swapaxes(0, 1).reshape(4, -1, 2)
+        seen = first.at[:, :11].set(obs).reshape(4, -1, num_steps, 2).swapaxes(0, 1)
+        pieces = replace(pieces, obs=seen.reshape(-1, num_steps, 2))
+        value = pieces.outputs(network, params)[1]
+        return value.reshape(-1, 4, num_steps).swapaxes(0, 1).reshape(4, -1)[0, 10]
+
+    for num_steps, reached in ((4, 3), (11, 11)):
+        grads = jax.grad(last_value)(batch.obs, num_steps)
+        felt = np.any(np.asarray(grads[0]) != 0, axis=-1)
+        np.testing.assert_array_equal(felt, np.arange(11) >= 11 - reached)

@@ -67,7 +67,10 @@ class RL2Config(Hyperparameters):
     num_epochs: int = 8
     """Passes over the trials of an iteration."""
     num_minibatches: int = 8
-    """Parts, of whole trials, that a pass is made in."""
+    """Parts, of whole trials or pieces of them, that a pass is made in."""
+    num_bptt_steps: int | None = None
+    """Steps of the pieces that trials are cut into, beyond whose start no gradient flows back.
+    None: whole trials."""
     max_grad_norm: float = 0.5
     """Bound on the norm of all gradients together."""
     entropy_method: Literal["no_entropy", "regularized", "max"] = "no_entropy"
@@ -122,8 +125,9 @@ class RL2Config(Hyperparameters):
         check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")
         check_positive(self, "reward_scale", "max_grad_norm", "min_std", "max_std")
         check_unit(self, "discount", "gae_lambda")
+        check_positive(self, "num_bptt_steps")
         check(
-            self.meta_batch_size % self.num_minibatches == 0,
+            self.num_bptt_steps is not None or self.meta_batch_size % self.num_minibatches == 0,
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "
             f"num_minibatches {self.num_minibatches}: a minibatch is whole trials",
         )

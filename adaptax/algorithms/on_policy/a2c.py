@@ -6,7 +6,7 @@ synchronous form: one pass over the data of an iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -40,6 +40,8 @@ class A2CConfig(OnPolicyConfig):
     last iteration stopped."""
     lr: float = 2e-3
     """Step size of the gradient optimizer."""
+    init_std: float = field(default=1.0, metadata={"static": True})
+    """Standard deviation of the first policy's actions."""
     max_grad_norm: float | None = 0.5
     """Bound on the norm of the gradient (Stable-Baselines3)."""
     value_coeff: float = 0.5

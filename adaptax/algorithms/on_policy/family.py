@@ -19,6 +19,7 @@ from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.value_losses import explained_variance
 from adaptax.learning.estimator import (
+    Estimate,
     EstimatorSettings,
     FitSettings,
     Normalization,
@@ -39,7 +40,13 @@ from adaptax.learning.minibatches import (
     run_passes,
     share_left,
 )
-from adaptax.learning.sequences import Batch, Sequences, as_batch, episode_sequences
+from adaptax.learning.sequences import (
+    Batch,
+    Sequences,
+    as_batch,
+    episode_sequences,
+    in_pieces,
+)
 from adaptax.networks.actor_critic import (
     ActorCritic,
     as_actor_critic,
@@ -87,8 +94,11 @@ class OnPolicyConfig(Hyperparameters):
     shuffle: Literal["auto", "sequences", "steps"] = "auto"
     """What minibatches are made of: single steps or whole lanes; `auto` takes lanes with memory,
     which needs them, and steps without."""
-    init_std: float = field(default=1.0, metadata={"static": True})
-    """Standard deviation of the first policy's actions."""
+    num_bptt_steps: int | None = None
+    """Steps of the pieces that lanes are cut into, beyond whose start no gradient flows back;
+    minibatches are of pieces then. None: whole lanes."""
+    init_std: float = field(default=0.4, metadata={"static": True})
+    """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     lr: float = 5e-4
     """Step size of the gradient optimizer."""
     lr_schedule: Schedule = "constant"
@@ -117,7 +127,7 @@ class OnPolicyConfig(Hyperparameters):
     def __post_init__(self) -> None:
         check_positive(self, "num_lanes", "num_tasks", "num_steps", "num_episodes", "init_std")
         check_positive(self, "num_minibatches", "hidden_sizes", "lr", "lr_schedule_steps")
-        check_positive(self, "max_grad_norm")
+        check_positive(self, "max_grad_norm", "num_bptt_steps")
         check_unit(self, "discount", "gae_lambda")
         check(
             self.num_lanes % self.num_tasks == 0,
@@ -164,6 +174,10 @@ class Settings(EstimatorSettings, Passes, Protocol):
     def shuffle(self) -> Literal["auto", "sequences", "steps"]:
         """What minibatches are made of."""
 
+    @property
+    def num_bptt_steps(self) -> int | None:
+        """Steps of the pieces that whole lanes are cut into; None: into none."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -193,9 +207,20 @@ def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | No
     return default_networks(config, spec) if networks is None else as_actor_critic(networks)
 
 
-def whole_sequences(config: Settings, network: Any) -> bool:
-    """Whether minibatches are of whole lanes."""
-    return config.shuffle == "sequences" or has_memory(network)
+def batch_of(
+    config: Settings,
+    network: Any,
+    params: PyTree,
+    sequences: Sequences,
+    advantage: jax.Array,
+    estimated: Estimate,
+) -> Batch:
+    """What a network with these parameters learns from: steps, whole lanes, or pieces of them."""
+    whole = config.shuffle == "sequences" or has_memory(network)
+    batch = as_batch(sequences, advantage, estimated.value, estimated.target, whole=whole)
+    if not whole or config.num_bptt_steps is None:
+        return batch
+    return in_pieces(batch, network, params, config.num_bptt_steps)
 
 
 def init_state(
@@ -293,13 +318,7 @@ def learn_jointly(
         values=values,
     )
     advantage, moments = policy_advantage(config, estimated.advantage, sequences.valid, moments)
-    batch = as_batch(
-        sequences,
-        advantage,
-        estimated.value,
-        estimated.target,
-        whole=whole_sequences(config, network),
-    )
+    batch = batch_of(config, network, state.params, sequences, advantage, estimated)
     key, shuffle_key = jax.random.split(state.key)
     (params, opt_state), figures = run_passes(
         config, loss, (state.params, state.opt_state), batch, shuffle_key, make=make, stop=stop
@@ -321,9 +340,8 @@ def fit_critic(
         sequences,
         monte_carlo=fit.monte_carlo_returns,
     )
-    whole = whole_sequences(config, network)
     raw = estimated.advantage
-    batch = as_batch(sequences, raw, estimated.value, estimated.target, whole=whole)
+    batch = batch_of(config, network, state.params, sequences, raw, estimated)
     key, shuffle_key = jax.random.split(state.key)
     start = (part_of(state.params, "value"), state.opt_state["value"])
     (value, opt_state), figures = fit_value(fit, network, state.params, start, batch, shuffle_key)
@@ -331,7 +349,7 @@ def fit_critic(
     if fit.advantage_from == "new":
         raw = estimate(config, network, params, moments, sequences)[0].advantage
     advantage, moments = policy_advantage(config, raw, sequences.valid, moments)
-    batch = as_batch(sequences, advantage, estimated.value, estimated.target, whole=whole)
+    batch = batch_of(config, network, state.params, sequences, advantage, estimated)
     after = State(params, {**state.opt_state, "value": opt_state}, moments, state.num_passes, key)
     return after, batch, figures
 
