@@ -244,7 +244,9 @@ def in_place(pieces: jax.Array, length: int = 11) -> np.ndarray:
     ]
 
 
-@pytest.mark.parametrize("kind", MEMORIES)
+@pytest.mark.parametrize(
+    "kind", ["gru", *(pytest.param(k, marks=pytest.mark.slow) for k in MEMORIES if k != "gru")]
+)
 @pytest.mark.parametrize("num_steps", [4, 11, 20])
 def test_pieces_of_sequences_begin_with_what_was_remembered_there(kind, num_steps):
     network = ActorCritic(TWO, (5,), MemoryConfig(kind, 16).make(11))
