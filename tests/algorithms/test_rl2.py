@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -414,6 +414,40 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
 def test_settings_that_contradict_each_other_are_refused(name, settings, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm(name, SPEC, **settings)
+
+
+@ppo_else_slow
+def test_pieces_as_long_as_trials_are_whole_trials(name):
+    whole, pieces = (
+        make_algorithm(name, SPEC, **SMALL, num_bptt_steps=steps) for steps in (None, HORIZON)
+    )
+    state, rollout = whole.init(KEY), random_trials(whole)
+    (after, figures), (of_pieces, same) = (
+        jax.jit(algorithm.update)(state, rollout) for algorithm in (whole, pieces)
+    )
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, (of_pieces.params, same), (after.params, figures))
+
+
+def test_an_update_on_pieces_learns_from_every_step():
+    """Those of a shorter trial's last piece too; in one minibatch their order does not matter."""
+    settings = {**SMALL, "num_minibatches": 1, "num_epochs": 1}
+    whole, pieces = (
+        make_algorithm("rl2-ppo", SPEC, **settings, num_bptt_steps=steps) for steps in (None, 4)
+    )
+    state, rollout = whole.init(KEY), random_trials(whole)
+    (_, figures), (_, of_pieces) = (
+        jax.jit(algorithm.update)(state, rollout) for algorithm in (whole, pieces)
+    )
+    for metric in ("policy_loss", "value_loss", "entropy"):
+        np.testing.assert_allclose(of_pieces[metric], figures[metric], rtol=1e-4, atol=1e-6)
+
+
+def test_minibatches_of_pieces_need_not_divide_trials():
+    settings = {**SMALL, "meta_batch_size": 4, "num_minibatches": 3, "num_bptt_steps": 4}
+    algorithm = make_algorithm("rl2-ppo", SPEC, **settings)
+    _, figures = jax.jit(algorithm.update)(algorithm.init(KEY), random_trials(algorithm))
+    assert np.isfinite(figures["policy_loss"])
 
 
 @pytest.mark.parametrize(
