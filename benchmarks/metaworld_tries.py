@@ -1,0 +1,149 @@
+"""What helps rl2-ppo on ML10: settings tried for 1.2 million steps.
+
+A try is the settings below and flags of its own. It is judged by its success in training, over the
+last 200,000 steps, and on 50 held-out pairs of class and goal after one episode with adaptation.
+
+    python benchmarks/metaworld_tries.py run [SETTING ...] [--seeds 0 1 2] [--core C]
+    python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
+
+`run` does what is not there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from metaworld_runs import PREFIX, mean_of
+from turns import bound, write_json
+
+from adaptax.core.files import replacing
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.statistics import student_interval
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "runs" / "metaworld-tries"
+OUT = ROOT / "results" / "metaworld" / "ml10-tries.json"
+PAGE = ROOT / "docs" / "meta-world.md"
+MARK = "<!-- tries -->"
+LAST = 5
+"""Iterations, of 40,000 steps, that success in training is of."""
+MIN_SEEDS = 3
+"""Fewer have no interval."""
+NUM_ITERATIONS = 30
+BASE = f"""--recipe none --num-iterations {NUM_ITERATIONS} --suite.num-workers 0
+    --evaluation-interval 30 --snapshot-interval 30 --evaluation.num-tasks 50
+    --evaluation.num-episodes 2 --evaluation.num-test-episodes 1
+    --algorithm.meta-batch-size 40 --algorithm.num-episodes 2 --algorithm.num-minibatches 2
+    --algorithm.lr 1e-3 --algorithm.lr-schedule linear --algorithm.reward-scale 0.005
+    --algorithm.no-normalize-obs --algorithm.memory.size 128 --algorithm.init-std 1.0
+    --algorithm.normalize-advantage sequence --algorithm.entropy-method regularized
+    --algorithm.entropy-coeff 0.002 --algorithm.entropy-schedule linear"""
+PIECES = "--algorithm.num-bptt-steps 100"
+TEN = "--algorithm.num-minibatches 10"
+REWARDS = "--algorithm.normalize-rewards --algorithm.reward-scale 0.01"
+SETTINGS = {
+    "base": "",
+    "std0.5": "--algorithm.init-std 0.5",
+    "bptt100": f"{PIECES} {TEN}",
+    "bptt100-std0.5-mb20": f"{PIECES} --algorithm.num-minibatches 20 --algorithm.init-std 0.5",
+    "bptt100-norm": f"{PIECES} {TEN} {REWARDS}",
+}
+"""By name: flags beside the base's, which come before them."""
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train whatever of the chosen has not come to its end."""
+    for seed in options.seeds:
+        for name in options.names or SETTINGS:
+            folder = RUNS / f"{name}-{seed}"
+            if not finished(folder):
+                words = shlex.split(f"train rl2-ppo ml10 --seed {seed} {BASE} {SETTINGS[name]}")
+                command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
+                command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
+                subprocess.run(command, check=True)
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run came to its end."""
+    rows = read_rows(folder / EVALUATIONS) if (folder / EVALUATIONS).exists() else []
+    return bool(rows) and rows[-1]["iteration"] == NUM_ITERATIONS
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    """What a run came to."""
+    progress = read_rows(folder / PROGRESS)[-LAST:]
+    evaluation = read_rows(folder / EVALUATIONS)[-1]
+    config = json.loads((folder / "config.json").read_text())
+    classes = sorted(name for name in progress[-1] if name.startswith(PREFIX))
+    return {
+        "seed": config["trainer"]["seed"],
+        "num_steps": progress[-1]["num_steps"],
+        "seconds": progress[-1]["seconds"],
+        "success": mean_of(progress, "train/success"),
+        "return": mean_of(progress, "train/return"),
+        "classes": {name.removeprefix(PREFIX): mean_of(progress, name) for name in classes},
+        "held_out": evaluation["test"]["success_mean"],
+        **{name: config[name] for name in ("algorithm", "versions", "device", "processor")},
+    }
+
+
+def known() -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures by setting and seed."""
+    return json.loads(OUT.read_text()) if OUT.exists() else {}
+
+
+def per_cent(figures: list[float]) -> str:
+    """Mean, and its interval where there are seeds enough."""
+    values = 100 * np.array(figures)
+    if len(values) < MIN_SEEDS:
+        return f"{values.mean():.0f}"
+    low, high = student_interval(values)
+    return f"{values.mean():.0f} [{low:.0f}, {high:.0f}]"
+
+
+def write(options: argparse.Namespace) -> None:
+    """Figures of all runs that are there, beside those of before, and the table."""
+    everything = known()
+    for name in SETTINGS:
+        for folder in sorted(RUNS.glob(f"{name}-[0-9]")):
+            if finished(folder):
+                figures = judged(folder)
+                everything.setdefault(name, {})[str(figures["seed"])] = figures
+    write_json(OUT, everything)
+    rows = ["| flags | seeds | training | held-out |", "|---|---|---|---|"]
+    for name, by_seed in everything.items():
+        runs = list(by_seed.values())
+        cells = [per_cent([run[key] for run in runs]) for key in ("success", "held_out")]
+        flags = f"`{SETTINGS[name]}`" if SETTINGS[name] else ""
+        rows.append(f"| {flags} | {len(runs)} | {' | '.join(cells)} |")
+    before, _, after = PAGE.read_text().split(MARK)
+    with replacing(PAGE) as file:
+        file.write("\n\n".join([before + MARK, "\n".join(rows), MARK + after]).encode())
+
+
+def main() -> None:
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("run", run), ("write", write)):
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+    running = commands.choices["run"]
+    running.add_argument("names", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
+    running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    running.add_argument("--core", type=int)
+    options = parser.parse_args()
+    options.function(options)
+
+
+if __name__ == "__main__":
+    main()
