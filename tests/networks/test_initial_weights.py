@@ -44,7 +44,7 @@ def test_on_policy_networks_start_orthogonal(name):
     """Gain sqrt 2 in hidden layers, 0.01 where actions come from, 1 where values do."""
     gains = {(OBS, 24): np.sqrt(2), (24, 16): np.sqrt(2), (16, ACTIONS): 0.01, (16, 1): 1.0}
     seen = set()
-    for path, x in start(name, hidden_sizes=HIDDEN):
+    for path, x in start(name, hidden_sizes=HIDDEN, init_std=1.0):
         if "kernel" in path:
             assert gain(x) == pytest.approx(gains[x.shape], rel=1e-5), path
             seen.add(x.shape)
