@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, write_json
+from turns import bound, command_line, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.curves import load_groups
@@ -204,24 +204,15 @@ def write(options: argparse.Namespace) -> None:
     """The tables of the page."""
     text = PAGE.read_text()
     for algorithm, figures in known().items():
-        mark = f"<!-- {algorithm} -->"
-        before, _, after = text.split(mark)
-        lines = "\n".join(rows_of(algorithm, figures))
-        text = "\n\n".join([before + mark, lines, mark + after])
+        text = with_table(text, f"<!-- {algorithm} -->", rows_of(algorithm, figures))
     with replacing(PAGE) as file:
         file.write(text.encode())
 
 
 def main() -> None:
     """See the head of this file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True)
-    for name, function in (("run", run), ("write", write)):
-        command = commands.add_parser(name)
-        command.set_defaults(function=function)
-    running = commands.choices["run"]
+    parser, commands = command_line(__doc__, run, write)
+    running = commands["run"]
     running.add_argument("names", nargs="*")
     running.add_argument("--core", type=int)
     options = parser.parse_args()

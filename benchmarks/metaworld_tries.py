@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from metaworld_runs import PREFIX, mean_of
-from turns import bound, write_json
+from turns import bound, command_line, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
@@ -123,21 +123,14 @@ def write(options: argparse.Namespace) -> None:
         cells = [per_cent([run[key] for run in runs]) for key in ("success", "held_out")]
         flags = f"`{SETTINGS[name]}`" if SETTINGS[name] else ""
         rows.append(f"| {flags} | {len(runs)} | {' | '.join(cells)} |")
-    before, _, after = PAGE.read_text().split(MARK)
     with replacing(PAGE) as file:
-        file.write("\n\n".join([before + MARK, "\n".join(rows), MARK + after]).encode())
+        file.write(with_table(PAGE.read_text(), MARK, rows).encode())
 
 
 def main() -> None:
     """See the head of this file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True)
-    for name, function in (("run", run), ("write", write)):
-        command = commands.add_parser(name)
-        command.set_defaults(function=function)
-    running = commands.choices["run"]
+    parser, commands = command_line(__doc__, run, write)
+    running = commands["run"]
     running.add_argument("names", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     running.add_argument("--core", type=int)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, write_json
+from turns import bound, command_line, write_json
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
@@ -220,19 +220,13 @@ def measured(recipe: Recipe, suite: str) -> Measured | None:
 
 def main() -> None:
     """See the head of this file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True)
-    for name, function in (("measure", measure), ("peers", peers), ("write", write)):
-        command = commands.add_parser(name)
-        command.set_defaults(function=function)
-        if name != "write":
-            command.add_argument("names", nargs="*")
-            command.add_argument("--suites", nargs="+", default=[])
-            command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
-            cores = sorted(os.sched_getaffinity(0))
-            command.add_argument("--cores", nargs="+", type=int, default=cores)
+    parser, commands = command_line(__doc__, measure, peers, write)
+    for command in (commands["measure"], commands["peers"]):
+        command.add_argument("names", nargs="*")
+        command.add_argument("--suites", nargs="+", default=[])
+        command.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+        cores = sorted(os.sched_getaffinity(0))
+        command.add_argument("--cores", nargs="+", type=int, default=cores)
     options = parser.parse_args()
     options.function(options)
 

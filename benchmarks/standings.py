@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, write_json
+from turns import bound, with_table, write_json
 
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import RunGroup, load_groups
@@ -244,10 +244,8 @@ def write() -> None:
     for path in (OUT / f"{name}.json" for name in CASES):
         if not path.exists():
             continue
-        mark = f"<!-- {path.stem} -->"
-        before, _, after = text.split(mark)
-        lines = "\n".join(rows_of(json.loads(path.read_text())))
-        text = "\n\n".join([before + mark, lines, mark + after])
+        rows = rows_of(json.loads(path.read_text()))
+        text = with_table(text, f"<!-- {path.stem} -->", rows)
     PAGE.write_text(text)
 
 

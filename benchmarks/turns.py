@@ -1,11 +1,12 @@
-"""How benchmarks bind work to a core, time several pieces in one run, and leave their figures."""
+"""What benchmarks share: command lines, work bound to a core, timing side by side, figures."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,25 @@ def write_json(path: Path, figures: Any) -> None:
     """A file of JSON, whole or not at all."""
     with replacing(path) as file:
         file.write((json.dumps(figures, indent=2) + "\n").encode())
+
+
+def with_table(page: str, mark: str, rows: Iterable[str]) -> str:
+    """A page's text with the rows between two marks."""
+    before, _, after = page.split(mark)
+    return "\n\n".join([before + mark, "\n".join(rows), mark + after])
+
+
+def command_line(
+    description: str | None, *functions: Callable[[argparse.Namespace], None]
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """A parser of a command for each function, `options.function`; and each command's own."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for function in functions:
+        commands.add_parser(function.__name__).set_defaults(function=function)
+    return parser, commands.choices
 
 
 def write_report(path: Path, report: dict[str, Any], suite: Suite) -> None:

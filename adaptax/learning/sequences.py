@@ -134,6 +134,12 @@ class Batch:
         """[n] bool: whether there is a valid step in it."""
         return self.valid.reshape(len(self.valid), -1).any(-1)
 
+    def with_advantage(self, advantage: jax.Array) -> Batch:
+        """The batch with other advantages [B, T], those of the sequences that it was made of."""
+        if self.reset is not None:
+            advantage = cut(advantage, self.valid.shape[1])
+        return replace(self, advantage=advantage.reshape(self.valid.shape))
+
     def outputs(self, network: Any, params: PyTree) -> tuple[Distribution, jax.Array]:
         """The network's distributions and values, axes those of `valid`."""
         memory = self.memory
@@ -143,22 +149,25 @@ class Batch:
         return network.apply(params, memory, self.obs, self.reset, method="sequence")[1]
 
 
+def cut(x: jax.Array, num_steps: int) -> jax.Array:
+    """[n, T, ...] -> [K, n, num_steps, ...], padded with zeros at the end of the last piece."""
+    num, length = x.shape[:2]
+    padding = [(0, 0), (0, -length % num_steps), *[(0, 0)] * (x.ndim - 2)]
+    return jnp.pad(x, padding).reshape(num, -1, num_steps, *x.shape[2:]).swapaxes(0, 1)
+
+
 def in_pieces(batch: Batch, network: Any, params: PyTree, num_steps: int) -> Batch:
     """Whole sequences [n, T] cut into pieces [K * n, num_steps], of which the last are padded.
 
     A piece begins with what the network with these parameters remembers there: what is learned
     from it goes no further back (truncated backpropagation through time, Williams and Peng 1990).
     """
-    num, length = batch.valid.shape
-
-    def cut(x: jax.Array) -> jax.Array:
-        padding = [(0, 0), (0, -length % num_steps), *[(0, 0)] * (x.ndim - 2)]
-        return jnp.pad(x, padding).reshape(num, -1, num_steps, *x.shape[2:]).swapaxes(0, 1)
 
     def onwards(memory: PyTree, piece: tuple[jax.Array, jax.Array]) -> tuple[PyTree, PyTree]:
         return network.apply(params, memory, *piece, method="sequence")[0], memory
 
-    pieces = {name: cut(x) for name, x in vars(batch).items() if name != "memory"}
+    arrays = {name: x for name, x in vars(batch).items() if name != "memory"}
+    pieces = {name: cut(x, num_steps) for name, x in arrays.items()}
     _, memory = jax.lax.scan(onwards, batch.memory, (pieces["obs"], pieces["reset"]))
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), {**pieces, "memory": memory})
     return Batch(**flat)

@@ -121,11 +121,10 @@ class RL2Config(Hyperparameters):
 
     def __post_init__(self) -> None:
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")
-        check_positive(self, "num_trial_steps")
+        check_positive(self, "num_trial_steps", "num_bptt_steps")
         check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")
         check_positive(self, "reward_scale", "max_grad_norm", "min_std", "max_std")
         check_unit(self, "discount", "gae_lambda")
-        check_positive(self, "num_bptt_steps")
         check(
             self.num_bptt_steps is not None or self.meta_batch_size % self.num_minibatches == 0,
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "

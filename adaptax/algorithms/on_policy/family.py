@@ -349,7 +349,7 @@ def fit_critic(
     if fit.advantage_from == "new":
         raw = estimate(config, network, params, moments, sequences)[0].advantage
     advantage, moments = policy_advantage(config, raw, sequences.valid, moments)
-    batch = batch_of(config, network, state.params, sequences, advantage, estimated)
+    batch = batch.with_advantage(advantage)
     after = State(params, {**state.opt_state, "value": opt_state}, moments, state.num_passes, key)
     return after, batch, figures
 
