@@ -2,6 +2,7 @@
 
 A try is the settings below and flags of its own. It is judged by its success in training, over the
 last 200,000 steps, and on 50 held-out pairs of class and goal after one episode with adaptation.
+One that was ended after a million steps counts; `num_steps` says so.
 
     python benchmarks/metaworld_tries.py run [SETTING ...] [--seeds 0 1 2] [--core C]
     python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
@@ -37,6 +38,7 @@ LAST = 5
 MIN_SEEDS = 3
 """Fewer have no interval."""
 NUM_ITERATIONS = 30
+LEAST_ITERATIONS = 25
 BASE = f"""--recipe none --num-iterations {NUM_ITERATIONS} --suite.num-workers 0
     --evaluation-interval 30 --snapshot-interval 30 --evaluation.num-tasks 50
     --evaluation.num-episodes 2 --evaluation.num-test-episodes 1
@@ -48,12 +50,16 @@ BASE = f"""--recipe none --num-iterations {NUM_ITERATIONS} --suite.num-workers 0
 PIECES = "--algorithm.num-bptt-steps 100"
 TEN = "--algorithm.num-minibatches 10"
 REWARDS = "--algorithm.normalize-rewards --algorithm.reward-scale 0.01"
+BOUNDS = "--algorithm.min-std 0.5 --algorithm.max-std 1.5 --algorithm.tanh-mean"
 SETTINGS = {
     "base": "",
     "std0.5": "--algorithm.init-std 0.5",
     "bptt100": f"{PIECES} {TEN}",
     "bptt100-std0.5-mb20": f"{PIECES} --algorithm.num-minibatches 20 --algorithm.init-std 0.5",
+    "norm": REWARDS,
     "bptt100-norm": f"{PIECES} {TEN} {REWARDS}",
+    "bptt100-norm-lr5e-4": f"{PIECES} {TEN} {REWARDS} --algorithm.lr 5e-4",
+    "bptt100-norm-bounds": f"{PIECES} {TEN} {REWARDS} {BOUNDS}",
 }
 """By name: flags beside the base's, which come before them."""
 
@@ -80,6 +86,7 @@ def judged(folder: Path) -> dict[str, Any]:
     """What a run came to."""
     progress = read_rows(folder / PROGRESS)[-LAST:]
     evaluation = read_rows(folder / EVALUATIONS)[-1]
+    at_the_end = evaluation["iteration"] == progress[-1]["iteration"]
     config = json.loads((folder / "config.json").read_text())
     classes = sorted(name for name in progress[-1] if name.startswith(PREFIX))
     return {
@@ -89,7 +96,7 @@ def judged(folder: Path) -> dict[str, Any]:
         "success": mean_of(progress, "train/success"),
         "return": mean_of(progress, "train/return"),
         "classes": {name.removeprefix(PREFIX): mean_of(progress, name) for name in classes},
-        "held_out": evaluation["test"]["success_mean"],
+        "held_out": evaluation["test"]["success_mean"] if at_the_end else None,
         **{name: config[name] for name in ("algorithm", "versions", "device", "processor")},
     }
 
@@ -99,9 +106,9 @@ def known() -> dict[str, dict[str, dict[str, Any]]]:
     return json.loads(OUT.read_text()) if OUT.exists() else {}
 
 
-def per_cent(figures: list[float]) -> str:
-    """Mean, and its interval where there are seeds enough."""
-    values = 100 * np.array(figures)
+def per_cent(figures: list[float | None]) -> str:
+    """Mean of those that there are, and its interval where there are seeds enough."""
+    values = 100 * np.array([figure for figure in figures if figure is not None])
     if len(values) < MIN_SEEDS:
         return f"{values.mean():.0f}"
     low, high = student_interval(values)
@@ -113,16 +120,18 @@ def write(options: argparse.Namespace) -> None:
     everything = known()
     for name in SETTINGS:
         for folder in sorted(RUNS.glob(f"{name}-[0-9]")):
-            if finished(folder):
+            if len(read_rows(folder / PROGRESS)) >= LEAST_ITERATIONS:
                 figures = judged(folder)
                 everything.setdefault(name, {})[str(figures["seed"])] = figures
     write_json(OUT, everything)
-    rows = ["| flags | seeds | training | held-out |", "|---|---|---|---|"]
+    rows = ["| flags | seeds | million steps | training | held-out |", "|---|---|---|---|---|"]
     for name, by_seed in everything.items():
         runs = list(by_seed.values())
         cells = [per_cent([run[key] for run in runs]) for key in ("success", "held_out")]
         flags = f"`{SETTINGS[name]}`" if SETTINGS[name] else ""
-        rows.append(f"| {flags} | {len(runs)} | {' | '.join(cells)} |")
+        ends = sorted({f"{run['num_steps'] / 1e6:.2g}" for run in runs})
+        steps = " to ".join(dict.fromkeys([ends[0], ends[-1]]))
+        rows.append(f"| {flags} | {len(runs)} | {steps} | {' | '.join(cells)} |")
     with replacing(PAGE) as file:
         file.write(with_table(PAGE.read_text(), MARK, rows).encode())
 

@@ -214,7 +214,7 @@ def measured(recipe: Recipe, suite: str) -> Measured | None:
         max(run["num_steps"] for run in runs),
         *(float(f"{x:.5g}") for x in (returns.mean(), low, high)),
         round(float(np.median([run["processor_seconds"] for run in runs])) / 60, 2),
-        runs[0]["processor"],
+        runs[0]["processor" if runs[0]["device"] == "cpu" else "device"],
     )
 
 

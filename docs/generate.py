@@ -199,7 +199,9 @@ def _figures(found: Measured | None) -> list[str]:
     if found is None:
         return ["", "not measured", ""]
     interval = _with_interval(found.mean, found.low, found.high)
-    return [f"{found.num_steps:,}", f"{interval}, {found.num_seeds} seeds", f"{found.minutes:.2g}"]
+    where = ", on a GPU" if found.machine.startswith("gpu") else ""
+    minutes = f"{found.minutes:.2g}{where}"
+    return [f"{found.num_steps:,}", f"{interval}, {found.num_seeds} seeds", minutes]
 
 
 def _with_interval(*figures: float) -> str:

@@ -53,6 +53,18 @@ def check_platform() -> None:
         ) from None
 
 
+def processor() -> jax.Device:
+    """The device that computes on the CPU, beside a GPU where there is one."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"JAX_PLATFORMS={platforms} has JAX leave out the processor, where MuJoCo runs; "
+            f"say JAX_PLATFORMS={platforms},cpu"
+        ) from None
+
+
 def over_devices(function: Callable[[PyTree, PyTree], Any], shared: PyTree, parts: PyTree) -> Any:
     """What `function(shared, parts)`, compiled, gives; the parts lie on several devices meanwhile.
 

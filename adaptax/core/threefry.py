@@ -52,7 +52,11 @@ def _lowered(context: mlir.LoweringRuleContext, *operands: Any) -> list[Any]:
     """
     shape = context.avals_out[0].shape
     kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_unsigned(32))
-    return [word.value for word in threefry2x32(*(_Word.of(x, kind) for x in operands))]
+    # Else draws from keys that were drawn themselves become one kernel, and LLVM (that of jaxlib
+    # 0.11 and 0.12) does not come to an end with three in a row.
+    keys = stablehlo.OptimizationBarrierOp(operands[:2]).results
+    words = threefry2x32(*(_Word.of(x, kind) for x in (*keys, *operands[2:])))
+    return [word.value for word in words]
 
 
 @dataclass(frozen=True)

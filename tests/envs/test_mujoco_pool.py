@@ -185,6 +185,15 @@ def test_bad_sizes_are_refused(num_slots, num_threads):
         MujocoPool(BODY, num_slots, num_threads)
 
 
+def test_without_the_processor_among_jaxs_platforms_there_is_one_line(monkeypatch):
+    def only_a_gpu(**_):
+        raise RuntimeError("Unknown backend cpu. Available backends are ['cuda']")
+
+    monkeypatch.setattr(jax, "local_devices", only_a_gpu)
+    with pytest.raises(ConfigError, match="leave out the processor, where MuJoCo"):
+        MujocoPool(pendulum(), 1)
+
+
 def test_a_diverged_simulation_is_a_fault_that_names_its_lane(tmp_path, monkeypatch):
     """MuJoCo resets such a lane to its initial state and goes on with finite numbers."""
     monkeypatch.chdir(tmp_path)  # MuJoCo writes MUJOCO_LOG.TXT into the working directory.

@@ -28,6 +28,7 @@ import mujoco
 import numpy as np
 
 from adaptax.core.compilation import cache_folder
+from adaptax.core.devices import processor
 from adaptax.core.errors import AdaptaxError, one_line
 from adaptax.core.files import own_folder, read_plain
 
@@ -233,7 +234,7 @@ def _probe(library: Library, path: Path) -> None:
     simulations = Simulations(model, library)
     state, action = to_words(np.zeros(1)), np.zeros(0, np.float32)
     inputs = (simulations.words, address_words(model._address), state, action)
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.default_device(processor()):
         try:
             after = _call(library.target, inputs, num_sensors=0, num_substeps=1)[0]
         except Exception as error:

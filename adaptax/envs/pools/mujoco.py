@@ -15,6 +15,7 @@ import numpy as np
 from mujoco.rollout import Rollout
 
 from adaptax.core.cores import usable_cores
+from adaptax.core.devices import processor
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
 from adaptax.envs.env import episode_key
@@ -47,6 +48,7 @@ class MujocoPool:
     def __init__(self, body: Body, num_slots: int, num_threads: int = 0) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
         check(num_threads >= 0, f"num_threads must not be negative, but is {num_threads}")
+        processor()  # complains before anything has begun
         self.spec, self.num_slots = body.spec, num_slots
         self._body, model = body, body.model
         self.num_threads = min(num_threads or len(usable_cores()), num_slots)
@@ -198,7 +200,7 @@ class MujocoPool:
                 return np.concatenate([x, np.zeros((self.num_slots - num, *x.shape[1:]), x.dtype)])
 
             rows = jax.tree.map(padded, rows)
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        with jax.default_device(processor()):
             return jax.tree.map(lambda x: np.array(x)[:num], function(rows))
 
     def _whole(self, where: slice | np.ndarray, step: Step) -> Step:
