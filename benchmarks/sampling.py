@@ -6,6 +6,8 @@ SyncVectorEnv with the same compiled policy, and `point-goal` compiled. The cont
 so that a busy moment of the machine hits all.
 
     python benchmarks/sampling.py [--seconds 3] [--out results/sampling.json]
+
+results/sampling-16-cores.json is of another machine.
 """
 
 from __future__ import annotations
