@@ -14,7 +14,6 @@ setting that is worth most.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, command_line, with_table, write_json
+from turns import bound, command_line, read_json, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.curves import load_groups
@@ -31,6 +30,7 @@ from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "defaults.json"
+"""Figures by algorithm, setting and suite."""
 RUNS = ROOT / "runs" / "defaults"
 PAGE = ROOT / "docs" / "defaults.md"
 SEEDS = "20:23"
@@ -131,18 +131,13 @@ def chosen(names: list[str]) -> Iterator[tuple[str, str]]:
                 yield algorithm, setting
 
 
-def known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Figures by algorithm, setting and suite."""
-    return json.loads(OUT.read_text()) if OUT.exists() else {}
-
-
 def run(options: argparse.Namespace) -> None:
     """Whatever of the chosen has no figures, one group of seeds after another."""
     for algorithm, setting in chosen(options.names):
         for suite, num_steps in suites_of(algorithm).items():
-            if suite not in known().get(algorithm, {}).get(setting, {}):
+            if suite not in read_json(OUT).get(algorithm, {}).get(setting, {}):
                 found = one_group(algorithm, setting, suite, num_steps, options.core)
-                everything = known()  # anew: others may have written meanwhile
+                everything = read_json(OUT)  # anew: others may have written meanwhile
                 everything.setdefault(algorithm, {}).setdefault(setting, {})[suite] = found
                 write_json(OUT, everything)
                 print(algorithm, setting, suite, found["returns"], flush=True)
@@ -203,7 +198,7 @@ def rows_of(algorithm: str, figures: dict[str, dict[str, Any]]) -> Iterator[str]
 def write(options: argparse.Namespace) -> None:
     """The tables of the page."""
     text = PAGE.read_text()
-    for algorithm, figures in known().items():
+    for algorithm, figures in read_json(OUT).items():
         text = with_table(text, f"<!-- {algorithm} -->", rows_of(algorithm, figures))
     with replacing(PAGE) as file:
         file.write(text.encode())

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from metaworld_runs import PREFIX, mean_of
-from turns import bound, command_line, with_table, write_json
+from turns import bound, command_line, read_json, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
@@ -31,6 +31,7 @@ from adaptax.experiment.statistics import student_interval
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "metaworld-tries"
 OUT = ROOT / "results" / "metaworld" / "ml10-tries.json"
+"""Figures by setting and seed."""
 PAGE = ROOT / "docs" / "meta-world.md"
 MARK = "<!-- tries -->"
 LAST = 5
@@ -101,11 +102,6 @@ def judged(folder: Path) -> dict[str, Any]:
     }
 
 
-def known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Figures by setting and seed."""
-    return json.loads(OUT.read_text()) if OUT.exists() else {}
-
-
 def per_cent(figures: list[float | None]) -> str:
     """Mean of those that there are, and its interval where there are seeds enough."""
     values = 100 * np.array([figure for figure in figures if figure is not None])
@@ -117,7 +113,7 @@ def per_cent(figures: list[float | None]) -> str:
 
 def write(options: argparse.Namespace) -> None:
     """Figures of all runs that are there, beside those of before, and the table."""
-    everything = known()
+    everything = read_json(OUT)
     for name in SETTINGS:
         for folder in sorted(RUNS.glob(f"{name}-[0-9]")):
             if len(read_rows(folder / PROGRESS)) >= LEAST_ITERATIONS:

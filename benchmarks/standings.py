@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, with_table, write_json
+from turns import bound, read_json, with_table, write_json
 
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import RunGroup, load_groups
@@ -38,6 +38,7 @@ OUT = ROOT / "results" / "standings"
 RUNS = ROOT / "runs" / "standings"
 TUNING = RUNS / "tuning"
 TUNED = OUT / "tuning.json"
+"""Returns of all episodes of a trial by case, learner and step size."""
 PAGE = ROOT / "docs" / "standings.md"
 SEEDS = "10:15"
 TUNING_SEED = 0
@@ -181,15 +182,9 @@ def tune(options: argparse.Namespace) -> None:
             run(words, TUNING / name / f"{learner}-{step_size}", options.core)
 
 
-def known_trials() -> dict[str, dict[str, dict[str, float]]]:
-    """The return of all episodes of a trial by case, learner and step size, as they are kept."""
-    none: dict[str, dict[str, dict[str, float]]] = {}
-    return json.loads(TUNED.read_text()) if TUNED.exists() else none
-
-
 def all_trials() -> dict[str, dict[str, dict[str, float]]]:
     """Those that are kept, and those that have been run here since."""
-    returns = known_trials()
+    returns = read_json(TUNED)
     for name, learner in chosen([]):
         for step_size in STEP_SIZES:
             trial = finished(TUNING / name / f"{learner}-{step_size}", CASES[name].num_steps // 2)
@@ -202,7 +197,7 @@ def all_trials() -> dict[str, dict[str, dict[str, float]]]:
 
 def better(name: str, learner: str) -> float:
     """The step size whose return is higher; the default where not all were tried."""
-    returns = known_trials().get(name, {}).get(learner, {})
+    returns = read_json(TUNED).get(name, {}).get(learner, {})
     best = max(returns, key=returns.__getitem__) if len(returns) == len(STEP_SIZES) else None
     return float(best) if best else STEP_SIZES[0]
 

@@ -38,6 +38,11 @@ def bound(core: int | None) -> list[str]:
     return [] if core is None else ["taskset", "-c", str(core)]
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote; an empty dict where nothing is yet."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def write_json(path: Path, figures: Any) -> None:
     """A file of JSON, whole or not at all."""
     with replacing(path) as file:
