@@ -115,9 +115,9 @@ def write(options: argparse.Namespace) -> None:
     """Figures of all runs that are there, beside those of before, and the table."""
     everything = read_json(OUT)
     for name in SETTINGS:
-        for folder in sorted(RUNS.glob(f"{name}-[0-9]")):
-            if len(read_rows(folder / PROGRESS)) >= LEAST_ITERATIONS:
-                figures = judged(folder)
+        for path in sorted(RUNS.glob(f"{name}-[0-9]/{PROGRESS}")):
+            if len(read_rows(path)) >= LEAST_ITERATIONS:
+                figures = judged(path.parent)
                 everything.setdefault(name, {})[str(figures["seed"])] = figures
     write_json(OUT, everything)
     rows = ["| flags | seeds | million steps | training | held-out |", "|---|---|---|---|---|"]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, command_line, write_json
+from turns import bound, command_line, read_json, write_json
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
@@ -81,7 +81,7 @@ def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
 
     What the recipe leaves to the class may have been otherwise then, too.
     """
-    figures = json.loads(path.read_text()) if path.exists() else {}
+    figures = read_json(path)
     if figures.get("settings") != settings_of(recipe):
         return None
     _, config_class = find_algorithm(recipe.about.algorithm).load()
