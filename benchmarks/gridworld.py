@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from players import gridworld_players as players_of
+from turns import with_table
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "gridworld"
@@ -53,8 +54,7 @@ def players() -> None:
 def table() -> None:
     """The page's table anew, between its two marks."""
     mark = "<!-- table -->"
-    before, _, after = PAGE.read_text().split(mark)
-    PAGE.write_text("\n\n".join([before + mark, "\n".join(_lines()), mark + after]))
+    PAGE.write_text(with_table(PAGE.read_text(), mark, _lines()))
 
 
 def _lines() -> Iterator[str]:

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 
 def finished(folder: Path) -> bool:
     """Whether a run came to its end."""
-    rows = read_rows(folder / EVALUATIONS) if (folder / EVALUATIONS).exists() else []
+    rows = read_rows(folder / EVALUATIONS)
     return bool(rows) and rows[-1]["iteration"] == NUM_ITERATIONS
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rl2_cells import CELLS, RL2
+from turns import read_json
 
 import adaptax
 from adaptax.experiment.logger import read_rows
@@ -86,7 +87,7 @@ def ship(name: str, run_dir: Path) -> None:
         "untrained": rows[0]["episodes"],
         "bytes": size,
     }
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found = read_json(RESULTS)
     RESULTS.write_text(json.dumps({**found, name: about}, indent=2) + "\n")
 
 

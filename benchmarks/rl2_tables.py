@@ -27,6 +27,7 @@ from players import bandit_players as bandits
 from players import mdp_players as mdps
 from rl2_cells import CELLS, GRIDS, REQUIRED, Cell
 from rl2_page import markdown, tuned_markdown
+from turns import with_table
 
 from adaptax.core.rng import named_generator
 from adaptax.envs.suite import Suite
@@ -259,9 +260,8 @@ def table(options: argparse.Namespace) -> None:
     text = PAGE.read_text()
     for cell in (CELLS["bandit-5x10"], CELLS["mdp-10"]):
         mark = f"<!-- {cell.suite} -->"
-        before, _, after = text.split(mark)
         cells = {n: c for n, c in recorded(cell)["cells"].items() if "players" in c}
-        text = "\n\n".join([before + mark, markdown(cells), tuned_markdown(cells), mark + after])
+        text = with_table(text, mark, [markdown(cells), "", tuned_markdown(cells)])
     PAGE.write_text(text)
 
 

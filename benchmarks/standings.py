@@ -231,7 +231,7 @@ def write() -> None:
         groups = {learner: group for learner, group in found.items() if group is not None}
         if BASELINE in groups:
             path = OUT / f"{name}.json"
-            entries = json.loads(path.read_text()) if path.exists() else {}
+            entries = read_json(path)
             entries |= {learner: entry(name, learner, groups) for learner in groups}
             told = {learner: entries[learner] for learner in case.learners if learner in entries}
             write_json(path, told)
