@@ -42,6 +42,8 @@ class Progress:
         self._printed_at = -math.inf
         self._bar: Any = None
         self._line = ""
+        self._seeds: set[int] = set()
+        """Those that a group's mean is of."""
         self._members: dict[int, str] = {}
         """The line of each seed of a group."""
         self._places: dict[int, Any] = {}
@@ -98,6 +100,10 @@ class Progress:
         """Show the mean of a group's rows, by seed; each one on a terminal, and at the end."""
         with self._lock:
             self._begun = None
+            if rows.keys() != self._seeds:
+                # The pace of a mean is that of the same seeds: one more takes the mean back.
+                self._recent.clear()
+                self._seeds = set(rows)
             self._note(mean_row(rows.values()))
             if self._quiet:
                 return

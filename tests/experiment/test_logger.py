@@ -321,6 +321,20 @@ def test_a_group_shows_its_mean_and_at_the_end_each_seed(clock, capsys):
     ]
 
 
+def test_a_seed_that_joins_a_group_later_does_not_turn_its_pace_round(clock, capsys):
+    with Progress({"iteration": 2}) as progress:
+        for rows in ({0: row(1)}, {0: row(2)}, {0: row(2), 1: row(1)}, {0: row(2), 1: row(2)}):
+            clock.now += 20.0
+            progress.update_group(rows)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mean")]
+    assert lines == [
+        "mean | iteration 1/2 | 1,000 steps",
+        "mean | iteration 2/2 | 2,000 steps | 50 steps/s | 0:00 left",
+        "mean | iteration 2/2 | 1,500 steps",
+        "mean | iteration 2/2 | 2,000 steps | 25 steps/s",
+    ]
+
+
 def test_on_a_terminal_a_group_has_a_line_for_each_seed(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
