@@ -67,6 +67,7 @@ test-pythons: ## The tests with each of PYTHONS that there is, in environments o
 		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
 			{ echo "no $$python here"; continue; }; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+		.venv-$$version/bin/python -m pytest -q -m slow tests/test_first_iteration.py || exit 1; \
 	done
 
 check: $(STAMP) ## Lint, formatting, types, and the arrows between rooms
