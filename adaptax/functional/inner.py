@@ -24,10 +24,17 @@ Objective = Callable[[PyTree], tuple[jax.Array, Any]]
 def dice_loss(log_prob: jax.Array, reward: jax.Array, valid: jax.Array) -> jax.Array:
     """-magic_box(log pi of all actions up to t) r_t, [..., T] (Foerster et al. 2018, eq. 7).
 
-    T is the time of one episode, `reward` already discounted.
+    T is the time of one episode, `reward` already discounted. It may go on after the episode's last
+    valid step, as one over a baseline does: there it is credit of all of the episode's actions.
     """
     past = jnp.cumsum(jnp.where(valid, log_prob, 0.0), axis=-1)
     return -magic_box(past) * reward
+
+
+def dice_mean(log_prob: jax.Array, reward: jax.Array, valid: jax.Array) -> jax.Array:
+    """The sum of `dice_loss` over episodes [N, T], by their number of valid steps."""
+    total = jnp.sum(dice_loss(log_prob, reward, valid))
+    return total / jnp.maximum(jnp.sum(valid), 1)
 
 
 def magic_box(x: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -30,7 +30,10 @@ class Samples:
     log_prob: jax.Array
     """[M, N, T], of the policy that acted."""
     credit: jax.Array
-    """[M, N, T]: what an action is weighted by: its advantage, or DiCE's adjusted reward."""
+    """[M, N, T]: what an action is weighted by: its advantage, or DiCE's adjusted reward.
+
+    The latter goes on after an episode's end; it is 0 in lanes without one.
+    """
     adj_avg_rewards: jax.Array
     """[M, N, T]: rewards standardised over all tasks."""
     valid: jax.Array
@@ -71,7 +74,7 @@ def _credited(
     )
     zeros = jax.tree.map(jnp.zeros_like, samples)
     clean: Samples = select(samples.valid, samples, zeros)
-    return clean
+    return replace(clean, credit=credit)
 
 
 def _processed(

@@ -82,13 +82,17 @@ class Rows(Protocol):
 
 
 def optimizer(
-    config: Scheduled, updates_per_pass: int = 1, make: MakeOptimizer = ADAM
+    config: Scheduled,
+    updates_per_pass: int = 1,
+    make: MakeOptimizer = ADAM,
+    passes_per_update: int = 1,
 ) -> optax.GradientTransformation:
     """What `make` gives for the learning rate, with the clip.
 
-    Its state does not depend on `updates_per_pass`.
+    Its state does not depend on how many updates a pass has, or passes an update.
     """
-    return clipped(make(falling(config.lr, config, updates_per_pass)), config.max_grad_norm)
+    lr = falling(config.lr, config, updates_per_pass, passes_per_update)
+    return clipped(make(lr), config.max_grad_norm)
 
 
 def clipped(
@@ -100,11 +104,13 @@ def clipped(
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), step)
 
 
-def falling(lr: Any, config: LearningSchedule, updates_per_pass: int = 1) -> Any:
+def falling(
+    lr: Any, config: LearningSchedule, updates_per_pass: int = 1, passes_per_update: int = 1
+) -> Any:
     """A step size as a function of the number of updates, or as it is where it is constant."""
 
     def rate(num_updates: jax.Array) -> jax.Array:
-        num_passes = num_updates // updates_per_pass
+        num_passes = num_updates * passes_per_update // updates_per_pass
         return lr * share_left(config.lr_schedule, num_passes, config.lr_schedule_steps)
 
     return lr if config.lr_schedule == "constant" else rate
@@ -223,7 +229,7 @@ def descend(
     `batch` has leaves [n, ...], `rows` [K, b] are the indices of each minibatch, which is all of
     the batch where b is n. No step is made where `live` [K] is False, nor any from the first one
     on of which `stop` says True, asked before the step is made; `update_share` is the share of
-    the live steps that were made.
+    the live steps that were made. A schedule goes on with those that were not, too.
     """
     guarded = live is not None or stop is not None
     whole = rows.shape[1] == len(jax.tree.leaves(batch)[0])
@@ -237,7 +243,7 @@ def descend(
             stopped = stopped | (is_live & stop(figures))
         made = is_live & ~stopped
         if guarded:
-            after = jax.tree.map(lambda new, old: jnp.where(made, new, old), after, now)
+            after = jax.tree.map(partial(_unless, made), after, now, is_leaf=_is_schedule)
         return (after, stopped), (figures, made)
 
     live = jnp.ones(len(rows), bool) if live is None else live
@@ -246,6 +252,15 @@ def descend(
         return end, jax.tree.map(jnp.mean, figures)
     share = jnp.sum(made) / jnp.maximum(jnp.sum(live), 1)
     return end, {**{k: masked_mean(x, made) for k, x in figures.items()}, "update_share": share}
+
+
+def _unless(made: jax.Array, new: Any, old: Any) -> Any:
+    """`old` where the step was not made; but where a schedule stands is where its pass does."""
+    return new if _is_schedule(new) else jnp.where(made, new, old)
+
+
+def _is_schedule(x: Any) -> bool:
+    return isinstance(x, optax.ScaleByScheduleState)
 
 
 def one_step(

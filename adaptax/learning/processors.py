@@ -29,6 +29,7 @@ from adaptax.learning.baselines import (
     linear_time_features,
     predict_baseline,
     time_in_episode,
+    zero_features,
 )
 
 
@@ -38,16 +39,20 @@ class ProcessorConfig(Hyperparameters):
 
     discount: float = 0.99
     gae_lambda: float = 1.0
+    """Of advantages; what DiCE weights actions by has none."""
     normalize_advantage: bool = False
     """Standardise each task's advantages."""
     positive_advantage: bool = False
     """Then shift them so that the smallest is 1e-8."""
     baseline: Literal["linear", "linear_time", "zero"] = "linear"
-    """What advantages are over: a fit to observations and time, to time alone, or nothing."""
+    """What advantages are over: a fit to observations and time, to time alone, or nothing.
+
+    DiCE's rewards are over a fit to time alone, or nothing: what actions lead to is theirs.
+    """
     baseline_fit: Literal["current", "previous"] = "current"
     """Whether a baseline is fitted to the episodes that it predicts, or to those before them."""
     bootstrap_truncated: bool = True
-    """Count what follows a cut episode at its baseline; False counts it as 0, as ProMP does."""
+    """Count what follows a cut episode at its baseline; False counts it as 0, as ProMP and DiCE."""
 
     def __post_init__(self) -> None:
         check_unit(self, "discount", "gae_lambda")
@@ -77,7 +82,11 @@ class DiceSamples:
     paths: Rollout
     """[M, P, H], an episode a lane; `paths.valid` is the mask."""
     adjusted_reward: Array
-    """[M, P, H] discounted rewards minus their baseline."""
+    """[M, P, H] discounted rewards minus their baseline, 0 in lanes without an episode.
+
+    After an episode's end rewards are 0 and the baseline goes on: it may depend on the time, but
+    not on whether the actions have ended the episode, which is what they get credit for.
+    """
     adj_avg_rewards: Array
     """[M, P, H] as in `TaskSamples`."""
     weights: Array
@@ -142,6 +151,7 @@ def process_dice_samples(
 ) -> DiceSamples:
     """Discounted rewards minus a baseline in time alone, for DiCE (Foerster et al. 2018).
 
+    `baseline="zero"` has none; `gae_lambda` and `bootstrap_truncated` are of advantages.
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
     process = partial(_dice_samples, max_path_length)
@@ -156,13 +166,15 @@ def _dice_samples(
     paths = one_episode_a_lane(steps, max_path_length)
     time = jnp.arange(max_path_length)
     discounted = config.discount**time * paths.reward
-    phi = linear_time_features(paths.obs, time, paths.valid)
-    fitted = fit_baseline(phi, discounted, paths.valid)
+    there = jnp.broadcast_to(jnp.any(paths.valid, axis=-1, keepdims=True), paths.valid.shape)
+    features = zero_features if config.baseline == "zero" else linear_time_features
+    phi = features(paths.obs, time, there)
+    fitted = fit_baseline(phi, discounted, there)
     used = fitted if config.baseline_fit == "current" else weights
     adjusted = (discounted - predict_baseline(phi, used)).astype(jnp.float32)
     return DiceSamples(
         paths=paths,
-        adjusted_reward=_scaled(config, adjusted, paths.valid),
+        adjusted_reward=_scaled(config, adjusted, there),
         adj_avg_rewards=masked_standardize(paths.reward, paths.valid),
         weights=fitted,
     )

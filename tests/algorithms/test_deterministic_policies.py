@@ -115,6 +115,18 @@ def test_td3s_policy_and_targets_move_every_second_step():
     assert moved == [(True, False, False), (True, True, True)] * 2
 
 
+def test_td3s_policy_steps_are_as_small_as_its_critics_at_the_end_of_a_schedule():
+    settings = {"policy_delay": 3, "lr_schedule": "linear", "lr_schedule_steps": 12}
+    algorithm, learner = agent("td3", **settings)
+    for _ in range(12):
+        learner, _ = step("td3", algorithm, learner)
+    after = learner
+    for _ in range(6):
+        after, _ = step("td3", algorithm, after)
+    for one, other in zip(*map(jax.tree.leaves, (learner.params, after.params)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_noise_has_the_deviation_asked_for_and_actions_stay_in_range():
     algorithm, learner = agent("ddpg")
     policy, params = algorithm.networks.policy, learner.params["policy"]

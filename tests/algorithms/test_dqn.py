@@ -9,7 +9,7 @@ import pytest
 from small_worlds import Chain, chain_values, suite_of
 from toys import ChangingSampler, point_suite, train_sampler, trained
 
-from adaptax.algorithms.off_policy.dqn import DQN, DQNConfig, epsilon
+from adaptax.algorithms.off_policy.dqn import DQN, OPTIMIZERS, DQNConfig, epsilon
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
@@ -130,3 +130,10 @@ def test_evaluation_is_greedy():
     action, _, _ = algorithm.actor(state).act({}, obs, jax.random.key(0))
     greedy = jnp.argmax(algorithm.networks.apply(state.learner.params["q"], obs), -1)
     np.testing.assert_array_equal(action, greedy)
+
+
+def test_rmsprops_epsilon_is_added_to_the_root():
+    """As in PyTorch: a step on a first gradient g is g / (sqrt(0.01 g^2) + 1e-8)."""
+    step = OPTIMIZERS["rmsprop"](1.0)
+    moved, _ = step.update(np.float32(1e-5), step.init(np.float32(0.0)))
+    assert float(moved) == pytest.approx(-1e-5 / (1e-6 + 1e-8), rel=1e-4)

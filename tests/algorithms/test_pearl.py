@@ -463,6 +463,23 @@ def test_a_ring_holds_the_steps_of_its_own_task():
         np.testing.assert_allclose(held.reward, -distance, atol=1e-5)
 
 
+def test_little_more_is_played_than_what_is_missing():
+    """Episodes of 19 of 20 steps: of 200 steps ten episodes lack 10, one more brings them."""
+    suite, lengths = point_suite(), []
+
+    def shorter(rollout, actor):
+        lengths.append(rollout.valid.shape[1])
+        valid = np.asarray(rollout.valid) & (np.arange(20) < 19)
+        return replace(rollout, valid=valid)
+
+    algorithm = make_algorithm(
+        "pearl", suite.spec, **{**TINY, **SCHEDULE, "num_initial_steps": 200}
+    )
+    state = algorithm.init(named_key(0, "init"))
+    algorithm.collect(state, ChangingSampler(suite, shorter))
+    assert lengths == [10, 1] * 3
+
+
 @pytest.mark.slow
 def test_where_episodes_fall_short_more_are_played():
     suite = cliff_suite()

@@ -90,6 +90,12 @@ def test_an_iteration_is_as_many_whole_episodes_as_the_settings_say():
     np.testing.assert_array_equal(num_ends, np.full((1, 6), CONFIG.num_episodes))
 
 
+def test_lanes_are_shared_by_tasks():
+    algorithm = Reinforce(replace(CONFIG, num_tasks=2), cliff_suite().spec)
+    rollout, _ = algorithm.collect(algorithm.init(jax.random.key(0)), train_sampler(cliff_suite()))
+    assert rollout.valid.shape[:2] == (2, 3)
+
+
 def test_the_deterministic_actor_takes_the_mean_action():
     algorithm, _, after, rollout, _ = one_iteration()
     obs = jnp.asarray(rollout.obs[:, :, 0])
@@ -118,6 +124,7 @@ def test_a_policy_that_is_no_longer_finite_is_one_clear_error():
     [
         {"num_lanes": 0},
         {"num_episodes": 0},
+        {"num_tasks": 4},
         {"lr": 0.0},
         {"init_std": -1.0},
         {"hidden_sizes": (8, 0)},

@@ -23,7 +23,7 @@ from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Rollout
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.functional.distributions import DiagonalGaussian
@@ -303,6 +303,21 @@ def test_rewards_are_in_units_of_their_class_over_all_iterations():
         expected = algorithm.config.reward_scale * second.reward[i, 0] / np.std(seen)
         np.testing.assert_allclose(learned[i][valid], expected[valid], rtol=1e-5)
         assert np.all(learned[i][~valid] == 0)
+
+
+def test_rewards_that_do_not_vary_have_no_unit():
+    algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, normalize_rewards=True)
+    rollout = random_trials(algorithm)
+    rollout = replace(rollout, reward=np.where(rollout.valid, 0.3, 0.0).astype(np.float32))
+    state = rl2.with_reward_moments(algorithm.init(KEY), rollout)
+    learned = rl2.sequences_of(algorithm.config, algorithm.networks, SPEC, state, rollout).reward
+    expected = algorithm.config.reward_scale * rollout.reward[:, 0]
+    np.testing.assert_allclose(learned, expected, rtol=1e-6)
+
+
+def test_pictures_are_not_standardised():
+    spec = EnvSpec(12, Discrete(2), 4, picture=(2, 2, 3))
+    assert "obs" not in make_algorithm("rl2-ppo", spec, **SMALL).init(KEY).moments
 
 
 @ppo_else_slow

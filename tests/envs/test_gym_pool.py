@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, Discrete
 from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.pools.gym_spaces import action_decoder
 from adaptax.envs.pools.pool import SlotFault, SlotNotFinite
 from adaptax.envs.suites.gym import GymConfig, gym_id_suite, gym_spec, gym_suite
 from adaptax.envs.task import Task
@@ -99,6 +101,31 @@ def test_actions_are_clipped_and_scaled_to_the_bounds():
     pool = started(3, 9)
     actions = np.array([[-1.0, -9.0], [0.0, 0.0], [1.0, 9.0]])
     np.testing.assert_allclose(pool.step(np.arange(3), actions).reward, [-4.0, 4.0, 12.0])
+
+
+def test_no_action_is_a_rounding_outside_a_float64_box():
+    rng = np.random.default_rng(0)
+    for low, high in rng.integers([-99, 0], [0, 99], (200, 2)) / 100:
+        space = spaces.Box(low, high + 0.01, (1,), np.float64)
+        _, decode = action_decoder(space)
+        assert all(space.contains(decode(np.array([end]))) for end in (-1.0, 1.0))
+
+
+def test_the_horizon_terminates_where_the_spec_says_so():
+    spec = replace(gym_spec(Counting, 2), horizon_terminates=True)
+    pool = GymPool(Counting, spec, 1)
+    reset_all(pool)
+    flags = [pool.step(np.arange(1), idle(1)) for _ in range(2)]
+    assert [f.terminated.tolist() for f in flags] == [[False], [True]]
+    assert not any(f.truncated.any() for f in flags)
+
+
+def test_who_restores_is_told_of_every_step():
+    pool, told = started(2, 9), []
+    for _ in range(3):
+        pool.step(np.arange(2), idle(2))
+    new_pool(2, 9).restore(pool.save(), [PLAIN] * 2, lambda: told.append(1))
+    assert len(told) >= 3
 
 
 def test_discrete_spaces_that_do_not_start_at_zero_are_shifted():

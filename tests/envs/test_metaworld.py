@@ -37,6 +37,11 @@ def test_training_and_test_goals_are_apart(ml1):
         _check_disjoint(shared, shared)
 
 
+def test_episodes_longer_than_meta_worlds_are_refused():
+    with pytest.raises(ConfigError, match="horizon 501 is over the 500 steps"):
+        make_suite("ml1-reach-v3", horizon=501)
+
+
 def test_ml10_has_10_classes_to_train_on_and_5_others(ml10):
     train = [task.class_name for task in ml10.train.tasks]
     test = [task.class_name for task in ml10.test.tasks]

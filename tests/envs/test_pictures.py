@@ -53,6 +53,11 @@ def test_a_picture_is_between_0_and_1_with_its_channels_innermost(space):
         assert seen.reshape(height, width, channels)[row, column, channel] == np.float32(expected)
 
 
+def test_a_picture_of_planes_is_divided_by_its_highest_value():
+    _, encode = observation_encoder(bytes_of(8, 8, 2, high=3))
+    assert set(encode(np.full((8, 8, 2), 3, np.uint8))) == {1.0}
+
+
 def test_a_spec_with_a_picture_goes_to_json_and_back():
     spec = EnvSpec(24, Discrete(2), 5, picture=(2, 4, 3))
     assert spec_from_dict(spec_to_dict(spec)) == spec

@@ -210,10 +210,23 @@ def test_own_resets_cannot_change_the_task():
         pool.reset(np.arange(3), np.zeros(3, np.uint32), [TASK, TASK, Task("other", 1, {})])
 
 
-def test_a_running_lane_cannot_be_left_out():
+def test_a_lane_that_was_left_out_has_no_running_episode():
     pool = own_reset_pool()
-    with pytest.raises(EnvironmentFault, match=r"slot 1, .* steps all lanes at once"):
-        act(pool, [0, 2])
+    act(pool, [0, 2])
+    with pytest.raises(EnvironmentFault, match=r"slot 1, .* no running episode"):
+        act(pool, [1, 2])
+
+
+@pytest.mark.parametrize("mode", OWN_MODES)
+def test_lanes_are_cut_at_a_number_of_steps_that_they_reach_at_different_times(mode):
+    suite = vector_suite("native", partial(Native, mode), horizon=10)
+    own, actor = sampler(suite), UniformActor(suite.spec.action)
+    cut = own.episodes(actor, suite.train.tasks, LANES, 6, most_steps=7)
+    np.testing.assert_array_equal(cut.valid.sum(-1), [[7] * LANES])
+    assert np.asarray(cut.reward).min() > -1000.0
+    whole = own.episodes(actor, suite.train.tasks, LANES, 2)
+    np.testing.assert_array_equal(whole.valid.sum(-1), [[4, 6, 8, 10]])
+    own.close()
 
 
 def test_an_ended_lane_needs_a_reset():

@@ -23,6 +23,9 @@ from adaptax.learning.processors import (
     process_dice_samples,
 )
 
+FEWER = rollout_of([own[:3] for own in random_episodes()], per_lane=2, pad=12)
+"""Three episodes in two lanes."""
+
 
 def dice(rollout: Rollout, **settings):
     config = ProcessorConfig(**{"normalize_advantage": True, **settings})
@@ -60,24 +63,30 @@ def test_dice_rewards_are_discounted_from_each_episodes_start():
 def test_dice_baseline_is_fitted_to_discounted_rewards():
     samples = dice(LONG_LANES, normalize_advantage=False, discount=0.9)
     plain = discounted_rewards(LONG_LANES, 0.9)
-    for m, mask in enumerate(samples.paths.valid):
-        tau = np.broadcast_to(np.arange(6) / 100, mask.shape)[mask]
+    for own, rewards in zip(samples.adjusted_reward, plain, strict=True):
+        tau = np.broadcast_to(np.arange(6) / 100, rewards.shape).ravel()
         phi = np.stack([tau, tau**2, tau**3, np.ones_like(tau)], axis=1)
         rows = np.concatenate([phi, np.sqrt(1e-5) * np.eye(4)])
-        target = np.concatenate([plain[m][mask], np.zeros(4)])
+        target = np.concatenate([rewards.ravel(), np.zeros(4)])
         baseline = phi @ np.linalg.lstsq(rows, target)[0]
-        expected = plain[m][mask] - baseline
-        np.testing.assert_allclose(samples.adjusted_reward[m][mask], expected, atol=1e-5)
+        np.testing.assert_allclose(own.ravel(), rewards.ravel() - baseline, atol=1e-5)
 
 
-def test_dice_statistics_are_those_of_unpadded_rewards():
-    samples, raw = dice(LONG_LANES), dice(LONG_LANES, normalize_advantage=False)
-    for own, plain, mask in zip(
-        samples.adjusted_reward, raw.adjusted_reward, raw.paths.valid, strict=True
-    ):
-        unpadded = np.asarray(plain)[mask]
-        expected = (unpadded - unpadded.mean()) / (unpadded.std() + 1e-8)
-        np.testing.assert_allclose(np.asarray(own)[mask], expected, rtol=1e-4, atol=1e-6)
+def test_without_a_baseline_dice_takes_the_discounted_rewards():
+    zero = dice(LONG_LANES, normalize_advantage=False, discount=0.9, baseline="zero")
+    np.testing.assert_array_equal(zero.adjusted_reward, discounted_rewards(LONG_LANES, 0.9))
+
+
+def test_dice_statistics_are_those_of_episodes_at_full_length():
+    samples, raw = dice(FEWER), dice(FEWER, normalize_advantage=False)
+    for own, plain in zip(samples.adjusted_reward, raw.adjusted_reward, strict=True):
+        there = np.asarray(plain)[:3]
+        expected = (there - there.mean()) / (there.std() + 1e-8)
+        np.testing.assert_allclose(np.asarray(own)[:3], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_rewards_for_e_maml_are_standardised_over_steps():
+    samples = dice(LONG_LANES)
     rewards = LONG_LANES.reward[LONG_LANES.valid]
     expected = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
     got = np.asarray(samples.adj_avg_rewards)[samples.paths.valid]
@@ -85,12 +94,13 @@ def test_dice_statistics_are_those_of_unpadded_rewards():
 
 
 @pytest.mark.parametrize("positive", [False, True])
-def test_dice_padding_is_zero_after_normalisation(positive):
-    samples = dice(LONG_LANES, positive_advantage=positive)
+def test_lanes_without_an_episode_are_zero_after_normalisation(positive):
+    samples = dice(FEWER, positive_advantage=positive)
+    assert np.abs(np.asarray(samples.adjusted_reward)[:, 3]).max() == 0.0
+    assert np.abs(np.asarray(samples.adjusted_reward)[:, :3]).min() > 0.0
     mask = samples.paths.valid
-    for x in (samples.adjusted_reward, samples.adj_avg_rewards):
-        assert np.abs(np.asarray(x)[~mask]).max() == 0.0
-        assert np.abs(np.asarray(x)[mask]).min() > 0.0
+    assert np.abs(np.asarray(samples.adj_avg_rewards)[~mask]).max() == 0.0
+    assert np.abs(np.asarray(samples.adj_avg_rewards)[mask]).min() > 0.0
 
 
 @pytest.mark.parametrize("other", [SHORT_LANES, polluted(LONG_LANES)], ids=["layout", "padding"])
@@ -111,8 +121,7 @@ def test_lanes_without_room_for_their_episodes_are_refused():
 
 
 def test_lanes_with_fewer_episodes_are_filled_with_empty_ones():
-    ragged = rollout_of([own[:3] for own in random_episodes()], per_lane=2, pad=12)
-    paths = one_episode_a_lane(ragged, 6)
+    paths = one_episode_a_lane(FEWER, 6)
     np.testing.assert_array_equal(paths.valid.sum(-1), [[3, 5, 4, 0]] * MEMBERS)
 
 
@@ -146,3 +155,42 @@ def test_a_dice_baseline_changes_no_expected_gradient():
         error = gradient.std() / np.sqrt(num_batches)
         assert abs(gradient.mean() - expected) < 3 * error
     assert with_baseline.std() < 0.3 * plain.std()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_dice_baseline_sees_that_an_action_ends_the_episode(normalize):
+    """Every step pays 1 and each action lets the episode go on with chance p."""
+    num_batches, num_paths, length, p = 1000, 40, 4, 0.6
+    rng = np.random.default_rng(1)
+    on = rng.random((num_batches, num_paths, length)) < p
+    valid = np.concatenate([np.ones_like(on[..., :1]), on.cumprod(-1)[..., :-1] > 0], axis=-1)
+    last = np.broadcast_to(np.arange(length) == length - 1, on.shape)
+    zeros = np.zeros((*on.shape, 1), np.float32)
+    batches = Rollout(
+        obs=zeros,
+        action=on[..., None].astype(np.float32),
+        reward=valid.astype(np.float32),
+        next_obs=zeros,
+        terminated=valid & (~on | last),
+        truncated=np.zeros_like(last),
+        valid=valid,
+    )
+    score = np.cumsum(np.where(valid, on - p, 0.0), axis=-1)  # by the logit of p
+    true = p * (1 - p) * (1 + 2 * p + 3 * p**2)  # of 1 + p + p^2 + p^3
+
+    def gradients(weights, **settings):
+        config = ProcessorConfig(1.0, baseline_fit="previous", **settings)
+        credit = np.asarray(process_dice_samples(batches, config, length, weights).adjusted_reward)
+        return (score * credit).sum(-1).mean(-1)
+
+    first = jax.tree.map(lambda x: x[:1], batches)
+    weights = process_dice_samples(first, ProcessorConfig(1.0), length).weights
+    weights = np.repeat(weights, num_batches, axis=0)
+    plain, adjusted = gradients(None), gradients(weights)
+    for gradient in (plain, adjusted):
+        error = gradient.std() / np.sqrt(num_batches)
+        assert abs(gradient.mean() - true) < 3 * error
+    if normalize:
+        assert (gradients(weights, normalize_advantage=True) > 0).mean() > 0.95
+    else:
+        assert adjusted.std() < 0.8 * plain.std()

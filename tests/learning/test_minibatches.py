@@ -205,11 +205,13 @@ def passes_over(num_rows: int, num_empty: int, **settings):
     def seen(params, part):
         return -params * jnp.sum(part.x * part.usable), {"rows": jnp.sum(part.usable) * 1.0}
 
-    step = optax.chain(optax.scale(-1.0), optax.scale_by_schedule(lambda n: 1.0))
+    step = optax.GradientTransformation(
+        lambda params: jnp.array(0), lambda grads, count, params=None: (-grads, count + 1)
+    )
     start = (jnp.zeros(()), step.init(jnp.zeros(())))
     given = PassSettings(**settings)
-    (total, state), figures = run_passes(given, seen, start, batch, KEY, make=lambda rate: step)
-    return float(total), int(state[1].count), figures
+    (total, count), figures = run_passes(given, seen, start, batch, KEY, make=lambda rate: step)
+    return float(total), int(count), figures
 
 
 @pytest.mark.parametrize(
@@ -232,3 +234,21 @@ def test_minibatches_of_empty_rows_make_no_step():
     total, count, figures = passes_over(6, 3, num_minibatches=3)
     assert (total, count) == (1 + 4 + 16, 2)
     assert float(figures["rows"]) == 1.5 and float(figures["update_share"]) == 1.0
+
+
+@pytest.mark.parametrize(("num_empty", "stop"), [(3, None), (0, lambda figures: figures["x"] > 0)])
+def test_a_schedule_falls_by_passes_whether_their_steps_were_made_or_not(num_empty, stop):
+    """Of two passes of the four that it is long, of which not all steps were made."""
+    given = PassSettings(num_epochs=2, num_minibatches=3, lr_schedule="linear")
+    batch = Numbers(jnp.ones(6), jnp.arange(6) < 6 - num_empty)
+
+    def loss(params, part):
+        return params * jnp.sum(part.x * part.usable), {"x": jnp.sum(part.x)}
+
+    start = (jnp.zeros(()), optimizer(given, make=optax.adam).init(jnp.zeros(())))
+    (_, state), _ = run_passes(given, loss, start, batch, KEY, make=optax.adam, stop=stop)
+    adam, schedule = state
+    made = 0 if stop else 4  # the third part of each pass is empty
+    assert (int(adam.count), int(schedule.count)) == (made, 6)
+    rate = falling(given.lr, given, updates_per_pass=3)
+    assert float(rate(schedule.count)) == pytest.approx(given.lr / 2)

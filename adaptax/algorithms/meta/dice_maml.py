@@ -12,6 +12,7 @@ from typing import Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import vpg_maml
@@ -23,13 +24,12 @@ from adaptax.algorithms.meta.maml_family import (
     collect,
     default_policy,
     init_params,
-    task_mean,
 )
 from adaptax.algorithms.meta.vpg_maml import VPGMAMLConfig
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
-from adaptax.functional.inner import dice_loss
+from adaptax.functional.inner import dice_mean
 from adaptax.learning.credited import Samples
 from adaptax.learning.minibatches import ADAM
 from adaptax.sampling.actors import Actor, PolicyActor
@@ -91,7 +91,7 @@ class DICEMAML(Algorithm[State, Data]):
 def loss(distribution: Distribution, samples: Samples) -> jax.Array:
     """-E[magic box of all actions so far, times adjusted reward] of the policy after adaptation.
 
-    Each task's sum is divided by its number of valid steps, padding left out.
+    Each task's sum is divided by its number of valid steps.
     """
     log_prob = distribution.log_prob(samples.action)
-    return task_mean(dice_loss(log_prob, samples.credit, samples.valid), samples.valid)
+    return jnp.mean(jax.vmap(dice_mean)(log_prob, samples.credit, samples.valid))

@@ -26,7 +26,7 @@ from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
-from adaptax.functional.inner import dice_loss, inner_step
+from adaptax.functional.inner import dice_mean, inner_step
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import likelihood_ratio_loss, policy_gradient_loss
 from adaptax.learning.credited import Samples, credited
@@ -193,8 +193,8 @@ def task_step(
         distribution = distribution_at(policy, own, samples.obs)
         log_prob = distribution.log_prob(samples.action)
         if config.inner_objective == "dice":
-            terms = dice_loss(log_prob, samples.credit, samples.valid)
-        elif config.inner_objective == "log_likelihood":
+            return dice_mean(log_prob, samples.credit, samples.valid), distribution
+        if config.inner_objective == "log_likelihood":
             terms = policy_gradient_loss(log_prob, samples.credit)
         else:
             terms = likelihood_ratio_loss(log_prob, samples.log_prob, samples.credit)

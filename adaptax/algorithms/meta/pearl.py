@@ -544,15 +544,17 @@ class _Visit:
         On a z of the prior; with `infer_key`, after each round of `update_post_train` episodes, on
         one inferred from a random part of the context.
         """
-        lanes = -(-num_steps // self.pearl.spec.horizon)
-        if infer_key is not None:
-            lanes = self.pearl.config.update_post_train
         tasks = tuple(self.tasks[ring] for ring in self.rings)
         actor, rollouts = self.pearl.actor(self.state), list[Rollout]()
         missing = np.full(len(tasks), num_steps)
         while missing.max() > 0:
             if infer_key is not None and rollouts:
                 actor = self._informed(context, jax.random.fold_in(infer_key, len(rollouts)))
+            lanes = self.pearl.config.update_post_train
+            if infer_key is None:
+                lanes = -(-int(missing.max()) // self.pearl.spec.horizon)
+                if rollouts:  # more where episodes ended early, of few sizes to compile
+                    lanes = 1 << (lanes.bit_length() - 1)
             rollout = bare(self.sampler.episodes(actor, tasks, lanes, 1))
             if for_context:
                 context = _add(context, in_a_row(rollout), self.rings)

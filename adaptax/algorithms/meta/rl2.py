@@ -49,7 +49,8 @@ class RL2Config(Hyperparameters):
     """Episodes of a trial; by default what the suite's protocol says."""
     num_trial_steps: int | None = None
     """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole.
-    Where they end early, more episodes and a bound on steps leave less of a batch empty."""
+    Where they end early, more episodes and a bound on steps leave less of a batch empty. A trial
+    that is cut where an episode has just terminated counts as ended: what follows counts 0."""
     discount: float = 0.99
     gae_lambda: float = 0.95
     normalize_advantage: Normalization = "batch"
@@ -92,7 +93,8 @@ class RL2Config(Hyperparameters):
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     """What policy and value see behind the memory; of VariBAD, behind the belief."""
     normalize_obs: bool = True
-    """Whether observations, actions, rewards and flags are normalised by their running moments."""
+    """Whether observations, actions, rewards and flags are normalised by their running moments;
+    where observations are pictures nothing is, since rare pixels would become large."""
     normalize_returns: bool = False
     """Whether values are learned in units of the returns so far: minus their mean, by their std."""
     init_std: float = field(default=0.5, metadata={"static": True})
@@ -225,7 +227,8 @@ def init_state(
     init_optimizer: Callable[[PyTree], PyTree],
 ) -> State:
     """The state before training; of rewards the moments of each class, where they are in use."""
-    state = family.init_state(config, network, input_size, key, init_optimizer)
+    pictures = spec.picture is not None
+    state = family.init_state(config, network, input_size, key, init_optimizer, pictures=pictures)
     if not config.normalize_rewards:
         return state
     num = spec.num_classes
@@ -289,8 +292,9 @@ def sequences_of(
     reward = sequences.reward
     if "reward" in state.moments:
         variance = state.moments["reward"]["variance"]
-        std = jnp.sqrt(jnp.tile(variance, (len(reward) // len(variance), 1)) + EPSILON)
-        reward = reward / std
+        # A class whose rewards do not vary, by more than rounding, has no unit of its own.
+        std = jnp.where(variance > EPSILON, jnp.sqrt(variance), 1.0)
+        reward = reward / jnp.tile(std, (len(reward) // len(std), 1))
     if config.entropy_method == "max":
         s = sequences
         _, (acted, _) = network.apply(state.params, s.memory, s.obs, s.reset, method="sequence")

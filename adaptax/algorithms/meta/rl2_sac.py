@@ -350,7 +350,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         """The policy at the start of a trial; deterministic, by its mean or likeliest choice."""
         params = state.learner.params
         encoder = params.get("policy_encoder", params["critic_encoder"])
-        both = {"encoder": encoder["params"], "policy": params["policy"]["params"]}
+        both = {"encoder": encoder.get("params", {}), "policy": params["policy"]["params"]}
         inner = MemoryActor({"params": both}, self.network, deterministic=deterministic)
         return TrialInputs(inner, self.spec.action)
 

@@ -41,7 +41,11 @@ from adaptax.sampling.actors import Actor
 from adaptax.sampling.exploration import EpsilonGreedyActor
 from adaptax.sampling.sampler import Sampler
 
-OPTIMIZERS = {"rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8), "adam": optax.adam}
+OPTIMIZERS = {
+    "rmsprop": partial(optax.rmsprop, decay=0.99, eps=1e-8, eps_in_sqrt=False),
+    "adam": optax.adam,
+}
+"""By name; RMSprop's epsilon is added where PyTorch does, which Pyrado uses."""
 
 
 @dataclass(frozen=True)

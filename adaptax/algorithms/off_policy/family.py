@@ -283,12 +283,15 @@ def target_entropy(asked: float | None, space: ActionSpace) -> float:
     return 0.5 * float(np.log(space.size)) if isinstance(space, Discrete) else -float(space.size)
 
 
-def optimizer(config: Scheduled, make: MakeOptimizer = optax.adam) -> optax.GradientTransformation:
+def optimizer(
+    config: Scheduled, make: MakeOptimizer = optax.adam, passes_per_update: int = 1
+) -> optax.GradientTransformation:
     """Adam with the epsilon of its paper, 1e-8 (Kingma and Ba 2015), or what `make` gives.
 
-    With the 1e-5 of PPO2 and Pyrado SAC learns more slowly (docs/off-policy.md, departures).
+    `passes_per_update` is how many steps of a schedule each of its steps is. With the 1e-5 of PPO2
+    and Pyrado SAC learns more slowly (docs/off-policy.md, departures).
     """
-    return minibatches.optimizer(config, make=make)
+    return minibatches.optimizer(config, make=make, passes_per_update=passes_per_update)
 
 
 def descended(

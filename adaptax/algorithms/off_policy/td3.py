@@ -47,6 +47,8 @@ class TD3Config(DDPGConfig):
 
     policy_delay: int = 2
     """Gradient steps of the critics to each of the policy and the targets."""
+    target_update_interval: int = 1
+    """Gradient steps of the policy from one update of the targets to the next."""
     target_noise_std: float = 0.2
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: float = 0.5
@@ -92,6 +94,8 @@ class TD3(Algorithm[State, Data]):
     ) -> tuple[Learner, Figures]:
         """One step of the critics; every `policy_delay` steps also of policy and targets."""
         networks, adam = self.networks, optimizer(self.config)
+        # The policy's own steps are fewer; its step size falls with the critics' all the same.
+        delayed = optimizer(self.config, passes_per_update=self.config.policy_delay)
         target = self.smoothed_target(learner.target, batch, key)
 
         def critics(params: PyTree) -> tuple[jax.Array, Figures]:
@@ -101,7 +105,7 @@ class TD3(Algorithm[State, Data]):
             return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
 
         def policy_and_targets(learner: Learner) -> Learner:
-            learner, _ = descended(learner, policy, {"policy": adam})
+            learner, _ = descended(learner, policy, {"policy": delayed})
             num = (learner.num_updates + 1) // self.config.policy_delay
             after = updated_target(self.config, num, learner.target, learner.params)
             return replace(learner, target=after)

@@ -96,7 +96,8 @@ class OnPolicyConfig(Hyperparameters):
     which needs them, and steps without."""
     num_bptt_steps: int | None = None
     """Steps of the pieces that lanes are cut into, beyond whose start no gradient flows back;
-    minibatches are of pieces then. None: whole lanes."""
+    minibatches are of pieces then. None: whole lanes. Without a memory, and `shuffle` `auto`,
+    minibatches are of single steps whatever it is."""
     init_std: float = field(default=0.4, metadata={"static": True})
     """Standard deviation of the first policy's actions; at 1 a third of them would be clipped."""
     lr: float = 5e-4

@@ -47,8 +47,9 @@ class PPO2Config(OnPolicyConfig):
     entropy_coeff: float = 1e-3
     """Weight of the policy's entropy."""
     clip_value: bool = True
-    """Whether the value's loss is clipped; its range is in units of return, which later studies
-    found unhelpful (Andrychowicz et al. 2021)."""
+    """Whether the value's loss is clipped, by `clip_range` in what values are learned in: standard
+    deviations with `normalize_returns`, else units of return, which later studies found unhelpful
+    (Andrychowicz et al. 2021)."""
     monte_carlo_returns: bool = True
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
     target_kl: float | None = None

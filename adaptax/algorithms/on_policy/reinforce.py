@@ -13,6 +13,7 @@ import optax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
 from adaptax.core.config import check_positive, check_unit
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
@@ -41,6 +42,8 @@ class ReinforceConfig(Hyperparameters):
 
     num_lanes: int = 16
     """Environments run side by side."""
+    num_tasks: int = 1
+    """Tasks drawn an iteration, each with its share of the lanes."""
     num_episodes: int = 1
     """Episodes a lane in each iteration."""
     discount: float = 0.99
@@ -63,7 +66,8 @@ class ReinforceConfig(Hyperparameters):
     init_std: float = field(default=1.0, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
     normalize_obs: bool = False
-    """Whether the policy sees observations standardised by the moments of all so far."""
+    """Whether the policy sees observations standardised by the moments of all so far; pictures are
+    left as they are."""
 
     @property
     def passes_per_iteration(self) -> int:
@@ -71,9 +75,14 @@ class ReinforceConfig(Hyperparameters):
         return 1
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_lanes", "num_episodes", "lr", "hidden_sizes", "init_std")
+        check_positive(self, "num_lanes", "num_tasks", "num_episodes", "lr", "hidden_sizes")
+        check_positive(self, "init_std")
         check_positive(self, "lr_schedule_steps", "max_grad_norm")
         check_unit(self, "discount")
+        check(
+            self.num_lanes % self.num_tasks == 0,
+            f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
+        )
 
 
 Data = tuple[Rollout, jax.Array]
@@ -102,15 +111,16 @@ class Reinforce(Algorithm[family.State, Data]):
         size = self.spec.observation_size
         params = init_params(self.networks, key, size)
         moments: dict[str, Moments] = {"obs": fresh_moments(size)}
-        if not self.config.normalize_obs:
+        if not self.config.normalize_obs or self.spec.picture is not None:
             moments = {}
         opt_state = optimizer(self.config).init(part_of(params, "policy"))
         return family.State(params, opt_state, moments, jnp.array(0), key)
 
     def collect(self, state: family.State, sampler: Sampler) -> Data:
-        """Whole episodes on one task."""
-        config, tasks = self.config, sampler.sample_tasks(1)
-        rollout = sampler.episodes(self.actor(state), tasks, config.num_lanes, config.num_episodes)
+        """Whole episodes on new tasks."""
+        config, tasks = self.config, sampler.sample_tasks(self.config.num_tasks)
+        lanes = config.num_lanes // config.num_tasks
+        rollout = sampler.episodes(self.actor(state), tasks, lanes, config.num_episodes)
         if config.baseline == "none":
             return rollout, jnp.zeros(rollout.valid.shape)
         fitted = process_samples(rollout, changed(ProcessorConfig(), discount=config.discount))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
@@ -16,7 +16,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
-from adaptax.envs.pools.pool import check_actions, check_reset
+from adaptax.envs.pools.pool import check_actions, check_reset, idle
 from adaptax.envs.task import Task
 
 
@@ -72,7 +72,9 @@ class CompiledPool:
         """The lanes' arrays, by position."""
         return {str(i): np.asarray(x) for i, x in enumerate(jax.tree.leaves(self.lanes))}
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Go on exactly where `save` stood."""
         slots = np.arange(self.num_slots)
         self.reset(slots, np.zeros(self.num_slots, np.uint32), tasks)

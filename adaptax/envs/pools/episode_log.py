@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, Slots
+from adaptax.envs.pools.pool import Pool, Slots, idle
 from adaptax.envs.task import Task
 
 _SAVED = ("seeds", "actions", "num_steps", "running", "obs")
@@ -51,7 +51,13 @@ class EpisodeLog(Slots):
         """Seeds, actions, counts and last observations, each [P, ...]."""
         return {name: getattr(self, name).copy() for name in _SAVED}
 
-    def play(self, saved: PyTree, pool: Pool, tasks: Sequence[Task]) -> None:
+    def play(
+        self,
+        saved: PyTree,
+        pool: Pool,
+        tasks: Sequence[Task],
+        at_work: Callable[[], None] = idle,
+    ) -> None:
         """Bring `pool`, which keeps this log, to where `save` stood; `tasks` are of the P slots."""
         if np.shape(saved["actions"]) != self.actions.shape:
             raise EnvironmentFault(
@@ -71,6 +77,7 @@ class EpisodeLog(Slots):
         # All arrive together, the longest episode first on its way: some pools step every slot.
         for left in range(lengths.max(), -1, -1):
             fresh, going = np.flatnonzero(lengths == left), np.flatnonzero(lengths >= left)
+            at_work()
             if len(fresh):
                 pool.reset(fresh, saved["seeds"][fresh], [tasks[slot] for slot in fresh.tolist()])
             if left:

@@ -26,7 +26,7 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly
+from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly, ends, idle
 from adaptax.envs.task import Task
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -87,7 +87,7 @@ class GymPool:
         reward = as_float32(rewards, "the reward")
         log.require_finite(obs, slots, "the observation")
         log.require_finite(reward, slots, "the reward")
-        truncated = (truncated | last) & ~terminated
+        terminated, truncated = ends(self.spec, terminated, truncated, last)
         log.add(slots, actions, obs, terminated | truncated)
         return Step(
             reward=reward,
@@ -101,9 +101,11 @@ class GymPool:
         """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
         return self._log.save()
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Play the running episodes again up to where `save` stood; `tasks` are of the P slots."""
-        self._log.play(saved, self, tasks)
+        self._log.play(saved, self, tasks, at_work)
 
     def simulation(self, slot: int) -> tuple[Any, Any] | None:
         """MuJoCo's model and data of a slot, to draw it; None where it has none."""

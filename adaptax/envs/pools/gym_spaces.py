@@ -16,7 +16,7 @@ from adaptax.core.spec import ActionSpace, Continuous, Discrete, MultiDiscrete
 PICTURE_NDIM = 3
 """A Box of bytes with so many axes is a picture."""
 BRIGHTEST = 255
-"""What a byte of a picture is divided by."""
+"""The highest byte of a plane that is a picture, and no table."""
 LEAST_SIDE = 8
 """Pixels of a side from which on a plane of bytes is a picture, and no table."""
 Encoder = Callable[[Any], np.ndarray]
@@ -26,11 +26,12 @@ def observation_encoder(space: Any) -> tuple[int, Encoder]:
     """Size O of an observation space, and its encoder to float32 [O].
 
     Numbers are made flat, choices one-hot; the parts of a Dict (in the order of its keys) and of
-    a Tuple follow one another, as in `gymnasium.spaces.flatten`. Pictures are in [0, 1], row by row
-    with the channels innermost (`picture_in`).
+    a Tuple follow one another, as in `gymnasium.spaces.flatten`. Pictures are divided by the
+    space's highest value, row by row with the channels innermost (`picture_in`).
     """
     if (picture := picture_in(space)) is not None:
-        return math.prod(picture), lambda obs: _pixels(obs, space.shape)
+        brightest = np.float32(space.high.max())
+        return math.prod(picture), lambda obs: _pixels(obs, space.shape, brightest)
     return _numbers(space)
 
 
@@ -104,7 +105,8 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
         clipped = np.minimum(np.maximum(action, -1.0), 1.0)  # np.clip takes twice as long
         shaped = clipped.reshape(*action.shape[:-1], *space.shape)
         scaled: np.ndarray = centre + half_range * shaped
-        return scaled.astype(space.dtype)
+        # In float64 the ends come out a rounding beside the bounds.
+        return np.minimum(np.maximum(scaled, low), high).astype(space.dtype)
 
     return Continuous(int(np.prod(space.shape))), decode
 
@@ -185,8 +187,8 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
     return len(shape) == PICTURE_NDIM and shape[0] < min(shape[1:])
 
 
-def _pixels(obs: Any, shape: tuple[int, ...]) -> np.ndarray:
-    pixels = _flat(obs, math.prod(shape)) / np.float32(BRIGHTEST)
+def _pixels(obs: Any, shape: tuple[int, ...], brightest: np.float32) -> np.ndarray:
+    pixels = _flat(obs, math.prod(shape)) / brightest
     channels_last = pixels.reshape(shape)
     if _channels_first(shape):
         channels_last = np.moveaxis(channels_last, 0, -1)

@@ -23,7 +23,7 @@ from adaptax.envs.physics import native
 from adaptax.envs.physics.body import Body
 from adaptax.envs.physics.env import forwarded
 from adaptax.envs.physics.task_models import TaskModels
-from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset
+from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset, ends, idle
 from adaptax.envs.task import Task
 
 
@@ -114,7 +114,9 @@ class MujocoPool:
         lanes = (native.to_words(self._state), self._obs, self._seeds, steps)
         return {str(i): x.copy() for i, x in enumerate(lanes)}
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Go on exactly where `save` stood; `tasks` are those of the P slots."""
         words = np.ascontiguousarray(saved["0"])
         expected = (self.num_slots, 2 * self._state.shape[1])
@@ -208,7 +210,8 @@ class MujocoPool:
         terminated = step.terminated
         if terminated is None:
             terminated = np.zeros(len(step.reward), bool)
-        truncated = (self._slots.num_steps[where] >= self.spec.horizon) & ~terminated
+        last = self._slots.num_steps[where] >= self.spec.horizon
+        terminated, truncated = ends(self.spec, terminated, np.zeros_like(last), last)
         self._slots.running[where] = ~(terminated | truncated)
         return replace(step, terminated=terminated, truncated=truncated)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,10 @@ from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.task import Task
+
+
+def idle() -> None:
+    """Nothing."""
 
 
 class Pool(Protocol):
@@ -35,11 +39,25 @@ class Pool(Protocol):
     def save(self) -> PyTree:
         """The state of all slots in mid-episode: nested dicts of NumPy arrays."""
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
-        """Go on exactly where `save` stood; `tasks` are those of the P slots."""
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
+        """Go on exactly where `save` stood; `tasks` are those of the P slots.
+
+        `at_work` is called before every step, where steps are taken to get there.
+        """
 
     def close(self) -> None:
         """Free threads, processes and memory."""
+
+
+def ends(
+    spec: EnvSpec, terminated: np.ndarray, truncated: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(terminated, truncated) [K] with the time limit; `last` [K] are the horizon's last steps."""
+    if spec.horizon_terminates:
+        terminated = terminated | last
+    return terminated, (truncated | last) & ~terminated
 
 
 class SlotFault(EnvironmentFault):

@@ -8,7 +8,7 @@ AutoresetPool runs these, and episodes have the environment's own seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.pools.episode_log import EpisodeLog
-from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly, ends, idle
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.task import Task
 
@@ -78,9 +78,11 @@ class VectorPool:
         """The seed, the actions and the last observation of each slot's episode, each [P, ...]."""
         return self._log.save()
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Play the running episodes again up to where `save` stood; `tasks` are of the P slots."""
-        self._log.play(saved, self, tasks)
+        self._log.play(saved, self, tasks, at_work)
 
     def close(self) -> None:
         """Close the environments."""
@@ -150,11 +152,14 @@ class AutoresetPool:
             "running": self._log.running.copy(),
         }
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Play everything again since all lanes were reset; `tasks` are of the P slots."""
         every = np.arange(self.num_slots)
         self._reset_all(int(saved["seed"]), tasks)
         for actions in saved["history"][: int(saved["num_actions"])]:
+            at_work()
             self._advance(every, actions)
         same = (self._obs == saved["obs"]).all(axis=1)
         self._log.require(same, every, "what was saved, played again, led elsewhere")
@@ -195,12 +200,14 @@ def _require_finite(log: EpisodeLog, slots: np.ndarray, obs: np.ndarray) -> None
 def _every_action(
     spec: EnvSpec, log: EpisodeLog, slots: np.ndarray, actions: np.ndarray
 ) -> np.ndarray:
-    """The actions of all lanes [P, *A], zero in those that idle."""
+    """The actions of all lanes [P, *A], zero in those that idle.
+
+    All lanes step at once, so that one which is left out goes on without an account of it: its
+    episode is over for us.
+    """
     check_actions(spec, actions, len(slots))
     log.require(log.running[slots], slots, "no running episode: reset it first")
-    left_out = np.setdiff1d(np.flatnonzero(log.running), slots)
-    none = np.zeros(len(left_out), bool)
-    log.require(none, left_out, "a vector environment steps all lanes at once, and this one runs")
+    log.running[np.setdiff1d(np.arange(len(log.running)), slots)] = False
     every = np.zeros((len(log.running), *spec.action.shape), spec.action.dtype)
     every[slots] = actions
     return every
@@ -232,9 +239,8 @@ def _in_slots(
 ) -> Step:
     """The step of all lanes in `slots`, with the time limit, and on record where they acted."""
     acted = np.ones(len(slots), bool) if valid is None else valid
-    terminated = step.terminated[slots]
     last = acted & (log.num_steps[slots] + 1 >= spec.horizon)
-    truncated = (step.truncated[slots] | last) & ~terminated
+    terminated, truncated = ends(spec, step.terminated[slots], step.truncated[slots], last)
     next_obs, ended = step.next_obs[slots], terminated | truncated
     log.add(slots[acted], every[slots[acted]], next_obs[acted], ended[acted])
     info = {}

@@ -21,7 +21,7 @@ import numpy as np
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, check_actions, check_reset, closed_on_error
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, closed_on_error, idle
 from adaptax.envs.pools.remote_fault import FaultReport
 from adaptax.envs.task import Task
 
@@ -161,7 +161,9 @@ class WorkerPool:
         """The state of all slots: what the workers' pools saved, one below the other."""
         return jax.tree.map(lambda *rows: np.concatenate(rows), *(p.state for p in self._parts))
 
-    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+    def restore(
+        self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
+    ) -> None:
         """Go on exactly where `save` stood; `tasks` are of the P slots."""
         jobs = {}
         for part in self._parts:
@@ -260,6 +262,10 @@ class Share:
             raise TypeError("a pool that resets slots on its own cannot live in a worker")
         return step
 
+    def restore(self, saved: PyTree, tasks: Sequence[Task]) -> None:
+        """Bring all slots to where `saved` says, whose tasks these are."""
+        self.pool.restore(saved, tasks, self._at_work)
+
 
 class Host:
     """What lives in a worker: shares of pools that do the work they are sent."""
@@ -298,9 +304,9 @@ class Host:
         """Make a pool, in a saved state unless that is None; gives what went wrong, if anything."""
         try:
             pool = make_pool(len(slots))
-            self._shares[key] = Share(pool, slots, self._at_work)
+            share = self._shares[key] = Share(pool, slots, self._at_work)
             if saved is not None:
-                pool.restore(saved, tasks)
+                share.restore(saved, tasks)
         except Exception as error:
             return FaultReport.of(error)
         return None
@@ -338,4 +344,4 @@ def _step(share: Share, slots: np.ndarray, actions: np.ndarray) -> Step:
 
 
 def _restore(share: Share, saved: PyTree, tasks: Sequence[Task]) -> None:
-    share.pool.restore(saved, tasks)
+    share.restore(saved, tasks)

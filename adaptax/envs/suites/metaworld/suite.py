@@ -33,6 +33,9 @@ MAX_SLOTS = 50
 """A class takes 20 MB in every process that has a lane of it."""
 
 
+MAX_HORIZON = 500
+
+
 @dataclass(frozen=True)
 class MetaWorldConfig:
     """Goals, length of episodes, and where the simulators run."""
@@ -40,7 +43,7 @@ class MetaWorldConfig:
     goal_seed: int = 0
     """The seed of Meta-World's benchmark: with it the goals are those of `metaworld.ML10(seed)`."""
     horizon: int = 500
-    """Steps of an episode."""
+    """Steps of an episode; Meta-World's own end after 500."""
     num_workers: int | None = None
     """Worker processes that run the simulators; None takes one a core, 0 runs them in this one."""
     num_ray_actors: int = 0
@@ -48,6 +51,8 @@ class MetaWorldConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
+        most = "is over the 500 steps after which Meta-World's episodes end"
+        check(self.horizon <= MAX_HORIZON, f"horizon {self.horizon} {most}")
         check(0 <= self.goal_seed < 2**32 - 1, f"goal_seed {self.goal_seed} is not in [0, 2^32-1)")
 
 
