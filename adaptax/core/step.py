@@ -19,8 +19,9 @@ Array = Any
 class Step:
     """A step of one lane, or of many: leading axes are K slots or [M, N] of members and lanes.
 
-    Whoever makes one fills in what it knows: a compiled environment `reward`, `next_obs`,
-    `terminated` and `info`; a pool `truncated` and `valid` too; the engine all of it.
+    Whoever makes one fills in what it knows: a compiled environment `reward`, `next_obs`, `info`,
+    `terminated`, and `truncated` if it cuts episodes other than by the horizon; a pool `valid` too;
+    the engine all of it.
     """
 
     obs: Array = None

@@ -34,7 +34,8 @@ class Env(Protocol):
     ) -> tuple[PyTree, Step]:
         """The state after an action, and of the step `reward`, `next_obs`, `terminated`, `info`.
 
-        `key` is this step's own. Without `terminated` only the horizon ends an episode.
+        `key` is this step's own. Without `terminated` and `truncated` only the horizon ends an
+        episode.
         """
 
     # Optional: `task_arrays(task)` gives a task's parameters as arrays, float32 and int32 of
@@ -107,12 +108,13 @@ def step_lanes(
         terminated = jnp.zeros(steps.shape, bool)
     if spec.horizon_terminates:
         terminated = terminated | at_horizon
+    cut = at_horizon if step.truncated is None else at_horizon | step.truncated
     step = replace(
         step,
         obs=lanes.obs,
         action=action,
         next_obs=as_kept(spec, step.next_obs),
         terminated=terminated,
-        truncated=at_horizon & ~terminated,
+        truncated=cut & ~terminated,
     )
     return Lanes(state, step.next_obs, lanes.seed, steps), step

@@ -100,6 +100,22 @@ def test_what_the_spec_names_of_a_steps_info_is_recorded_and_nothing_else(engine
     np.testing.assert_array_equal(rollout.extras["success"][0], [[False, False, True, True]] * 2)
 
 
+@dataclass(frozen=True)
+class Cutting(Drifting):
+    """Cuts an episode once it is at 2."""
+
+    def step(self, key, state, action, task):
+        after, step = super().step(key, state, action, task)
+        return after, replace(step, truncated=after[0] >= 2)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_an_episode_that_the_environment_cuts_is_truncated_there(engine):
+    rollout = collected(Cutting(), engine)
+    np.testing.assert_array_equal(rollout.truncated[0, :, :2], [[False, True]] * 2)
+    assert not rollout.terminated.any() and rollout.valid.sum(-1).tolist() == [[2, 2]]
+
+
 def test_info_that_the_spec_names_and_a_step_lacks_is_named():
     with pytest.raises(EnvironmentFault, match=r"steps report 'success'; this one reports \[\]"):
         collected(Silent(), "compiled")

@@ -211,7 +211,8 @@ class MujocoPool:
         if terminated is None:
             terminated = np.zeros(len(step.reward), bool)
         last = self._slots.num_steps[where] >= self.spec.horizon
-        terminated, truncated = ends(self.spec, terminated, np.zeros_like(last), last)
+        cut = np.zeros_like(last) if step.truncated is None else step.truncated
+        terminated, truncated = ends(self.spec, terminated, cut, last)
         self._slots.running[where] = ~(terminated | truncated)
         return replace(step, terminated=terminated, truncated=truncated)
 
