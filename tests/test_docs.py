@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -175,13 +175,44 @@ def unknown_flags(words: list[str]) -> list[str]:
     return [flag for flag in given if flag not in known]
 
 
+NOT_HERE = {"rl2-pp", "my-reinforce", "radio", "gym:my_worlds:Dot-v0"}
+"""A wrong name, to show what it is answered, and those of packages and modules of a reader's."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_training_commands_name_algorithms_suites_and_flags_that_exist(page):
-    # A wrong name, to show what it is answered, and that of a package which is not installed.
-    others = {"rl2-pp", "my-reinforce", "radio"}
-    commands = [words for words in training_commands(page) if not others & set(words[:2])]
+    commands = [words for words in training_commands(page) if not NOT_HERE & set(words[:2])]
     faults = {" ".join(words): unknown_flags(words) for words in commands}
     assert {command: unknown for command, unknown in faults.items() if unknown} == {}
+
+
+def commands_to_try() -> Iterator[Any]:
+    """Every training command of all pages, once; the seed that a reader fills in is 0."""
+    every = [words for page in PAGES for words in training_commands(page)]
+    tried = [" ".join(words) for words in every if not NOT_HERE & set(words[:2])]
+    for command in dict.fromkeys(words.replace("--seed SEED", "--seed 0") for words in tried):
+        of_metaworld = command.split()[1][:2] in ("ml", "mt")  # whose simulators take seconds
+        yield pytest.param(command, marks=[pytest.mark.slow] if of_metaworld else [])
+
+
+@pytest.mark.parametrize("command", [*commands_to_try()])
+def test_training_commands_can_begin(command, monkeypatch, tmp_path):
+    """Suite, algorithm and trainer are made as the command makes them, and nothing is trained."""
+    from adaptax.experiment import cli
+
+    for prefix, module in (("gymnax:", "gymnax"), ("xland:", "xminigrid")):
+        if command.split()[1].startswith(prefix):
+            pytest.importorskip(module)
+
+    def check(trainer, train):
+        if "--init-from" not in command:  # a run that the reader has
+            trainer.check_start()
+        trainer.close()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "set_up_process", lambda num_cores: None)
+    monkeypatch.setattr(cli, "_to_its_end", check)
+    cli.train_command(command.split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -37,10 +37,13 @@ def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
 
     Those of a config within it keep what it has there by default.
     """
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where or cls.__name__}: expected an object, not {data!r}")
-    hints = get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    if not isinstance(data, dict):
+        such_as = (
+            f" such as {{'kind': {data!r}}}" if isinstance(data, str) and "kind" in names else ""
+        )
+        raise ConfigError(f"{where or cls.__name__}: expected an object{such_as}, not {data!r}")
+    hints = get_type_hints(cls)
     values = {}
     defaults = {f.name: _default_of(f) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, value in data.items():

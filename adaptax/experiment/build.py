@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -71,7 +71,11 @@ def train(
     suite_or_name: str | Suite,
     /,
     *,
+    algorithm: Mapping[str, Any] | None = None,
+    suite: Mapping[str, Any] | None = None,
+    networks: Any = None,
     seeds: None = None,
+    callbacks: Sequence[Callback | str] = (),
     **settings: Any,
 ) -> Trainer: ...
 
@@ -82,7 +86,11 @@ def train(
     suite_or_name: str | Suite,
     /,
     *,
+    algorithm: Mapping[str, Any] | None = None,
+    suite: Mapping[str, Any] | None = None,
+    networks: Any = None,
     seeds: Sequence[int],
+    callbacks: Sequence[Callback | str] = (),
     **settings: Any,
 ) -> Group: ...
 
@@ -96,7 +104,7 @@ def train(
     suite: Mapping[str, Any] | None = None,
     networks: Any = None,
     seeds: Sequence[int] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | str] = (),
     **settings: Any,
 ) -> Trainer | Group:
     """Train an algorithm on a suite, each an object or a registered name; the trainer afterwards.
@@ -104,10 +112,15 @@ def train(
     `algorithm` and `suite` are settings of what is named, `networks` the algorithm's, all others
     the trainer's. Where both are names, those that are not given are a recipe's, if there is one
     for the two, and with `recipe="none"` the defaults. The run is in `run_dir`, by default
-    runs/ALGORITHM-SUITE, and calls `callbacks`. With `seeds`, range(8) say, it is a group of runs,
-    one a seed, in one program where the environment compiles.
+    runs/ALGORITHM-SUITE, and calls `callbacks`, objects or names of installed packages' ones. With
+    `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the environment
+    compiles.
     """
     chosen, agent = suite_or_name, algorithm_or_name
+    _check_kind("an algorithm", agent, Algorithm)
+    _check_kind("a suite", chosen, Suite)
+    own_callbacks, named = _own_and_named(callbacks)
+    settings |= named
     recipe = CLASS_DEFAULTS
     if isinstance(chosen, str) and isinstance(agent, str):
         recipe = find_recipe(settings.get("recipe"), agent, chosen)
@@ -125,14 +138,16 @@ def train(
     else:
         given = algorithm is not None or networks is not None
         check(not given, "settings and networks go with an algorithm's name, not with an object")
+    _check_room(settings, "algorithm", algorithm_or_name, agent.config)
+    _check_room(settings, "suite", suite_or_name, chosen.config)
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
     trainer: Trainer | Group
     if seeds is None:
-        trainer = Trainer(config, agent, chosen, callbacks)
+        trainer = Trainer(config, agent, chosen, own_callbacks)
     else:
-        trainer = Group(config, seeds, agent, chosen, callbacks)
+        trainer = Group(config, seeds, agent, chosen, own_callbacks)
     try:
         trainer.check_start()
         if recipe is not CLASS_DEFAULTS and not config.quiet:
@@ -142,6 +157,31 @@ def train(
         trainer.close()
         raise
     return trainer
+
+
+def _check_kind(what: str, given: Any, cls: type[Any]) -> None:
+    """Raise a ConfigError unless it is a name or an object of the class."""
+    is_class = isinstance(given, type)
+    found = f"the class {given.__name__}: call it" if is_class else repr(given)
+    is_one = isinstance(given, str | cls)
+    check(is_one, f"expected the name of {what} or an adaptax.{cls.__name__}, not {found}")
+
+
+def _own_and_named(callbacks: Sequence[Callback | str]) -> tuple[list[Callback], dict[str, Any]]:
+    """The callbacks that are objects, and the setting that has the names of the others."""
+    check(not isinstance(callbacks, str), f"callbacks: expected a list, not {callbacks!r}")
+    names = [callback for callback in callbacks if isinstance(callback, str)]
+    own = [callback for callback in callbacks if not isinstance(callback, str)]
+    return own, {"callbacks": names} if names else {}
+
+
+def _check_room(settings: Mapping[str, Any], room: str, given: str | object, config: Any) -> None:
+    """Raise a ConfigError where one of the trainer's settings is one of an algorithm or a suite."""
+    theirs = {f.name for f in fields(config)} if is_dataclass(config) else set[str]()
+    for name in settings.keys() & (theirs - {f.name for f in fields(TrainerConfig)}):
+        where = f"{room}={{{name!r}: {settings[name]!r}}}"
+        where = where if isinstance(given, str) else f"it goes into the {room}'s config"
+        raise ConfigError(f"{name!r} is a setting of the {room}, not of the trainer: {where}")
 
 
 def default_run_dir(algorithm: str, suite: str) -> str:
@@ -162,26 +202,29 @@ def load_run(
     networks: Any = None,
     in_process: bool = False,
     num_workers: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | str] = (),
     **changes: Any,
 ) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
     `networks` are those that it was trained with, where they were one's own. `in_process` has
     environments in this process, wherever the run has them; `num_workers` in so many processes,
-    where the suite has a say in that. `callbacks` are those that it was trained with, or others.
+    where the suite has a say in that. `callbacks` are those that it was trained with, or others;
+    names take the place of those that the run has on record.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
+    own_callbacks, named = _own_and_named(callbacks)
     run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
     name = recorded["suite"]["name"]
     try:
         find_suite(name)
-    except ConfigError as error:
+    except ConfigError:
         raise AdaptaxError(
-            f"{run_dir} was trained on {name!r}: {error}; a run on a suite of your own is resumed "
-            "from Python, with Trainer(config, algorithm, suite).resume()"
+            f"{run_dir} was trained on {name!r}, no suite that is known here; a run on a suite of "
+            "your own is evaluated and resumed from Python: Trainer(config, algorithm, suite), "
+            "then load() and evaluate(), or resume()"
         ) from None
     try:
         settings = recorded["suite"]
@@ -196,9 +239,9 @@ def load_run(
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
-    settings = {**recorded["trainer"], **changes, "run_dir": str(run_dir)}
+    settings = {**recorded["trainer"], **changes, **named, "run_dir": str(run_dir)}
     config = from_dict(TrainerConfig, settings, where="trainer")
-    return Trainer(config, algorithm, suite, callbacks)
+    return Trainer(config, algorithm, suite, own_callbacks)
 
 
 def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:

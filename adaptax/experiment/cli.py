@@ -68,11 +68,15 @@ USAGE = """usage: adaptax COMMAND ...
 RUN_DIR may be pretrained:NAME, an agent that comes along: adaptax evaluate pretrained:bandit
 `adaptax COMMAND --help` tells its flags; `adaptax train ALGORITHM SUITE --help` all settings.
 `adaptax --version` tells which this is."""
-TRAIN_USAGE = """usage: adaptax train ALGORITHM SUITE [flags]
+TWO_NAMES_USAGE = """usage: adaptax {command} ALGORITHM SUITE [flags]
 
-For example: adaptax train rl2-ppo half-cheetah-vel --seed 1
-`adaptax train ALGORITHM SUITE --help` tells the flags of this algorithm and this suite.
+For example: adaptax {command} {example}
+`adaptax {command} ALGORITHM SUITE --help` tells the flags of this algorithm and this suite.
 """
+EXAMPLES = {
+    "train": "rl2-ppo half-cheetah-vel --seed 1",
+    "sweep": "ppo cartpole --space space.toml",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -198,7 +202,7 @@ def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
             f"{command} takes an algorithm and a suite, then flags: adaptax {command} ALGORITHM "
             "SUITE ..."
         )
-    print(TRAIN_USAGE.replace("train", command).replace("Train", command.capitalize()))
+    print(TWO_NAMES_USAGE.format(command=command, example=EXAMPLES[command]))
     _print_names("algorithms", "suites")
     return None
 

@@ -47,6 +47,8 @@ from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.draws import Counted
 
 MOST_SEEDS = 1000
+ANEW = "Group(config, seeds, algorithm, suite).resume()"
+"""How a program goes on with a group that it does not have any more."""
 
 
 class Group:
@@ -196,9 +198,10 @@ class Group:
             why = {f"seed {self.seeds[i]}": _why(error) for i, error in failed.items()}
             raise self.failure(why) from next(iter(failed.values()))
         if self._interrupted:
-            say(f"stopped; go on with: adaptax resume {self.run_dir}", sys.stderr)
+            say(f"stopped; go on with: {self._way_on('group.resume()')}", sys.stderr)
         elif not self.config.quiet:
-            say(whats_next(self.run_dir), sys.stdout)
+            each = "" if self.members[0].has_commands else "evaluate() of each of group.members"
+            say(whats_next(self.run_dir, each), sys.stdout)
         return [ended[i] for i in range(len(trainings))]
 
     def _leave(self, asked: dict[int, Training], error: BaseException) -> None:
@@ -271,7 +274,7 @@ class Group:
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""
         if not self.config.quiet:
-            say(f"go on with all: adaptax resume {self.run_dir}", sys.stdout)
+            say(f"go on with all: {self._way_on(ANEW)}", sys.stdout)
         by_reason: dict[str, list[str]] = {}
         for name, why in failed.items():
             by_reason.setdefault(why, []).append(name)
@@ -292,7 +295,11 @@ class Group:
 
     def _parting(self) -> str:
         """What an end at once says."""
-        return f"interrupted; `adaptax resume {self.run_dir}` goes on from the last snapshots"
+        return f"interrupted; `{self._way_on(ANEW)}` goes on from the last snapshots"
+
+    def _way_on(self, from_python: str) -> str:
+        """What goes on with all members."""
+        return f"adaptax resume {self.run_dir}" if self.members[0].has_commands else from_python
 
 
 def _pass_on(answer: Any, training: Training) -> None:

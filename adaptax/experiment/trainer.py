@@ -17,8 +17,9 @@ import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, whole_of
+from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import to_dict
-from adaptax.core.errors import DiskError, EnvironmentFault, NotFinite
+from adaptax.core.errors import ConfigError, DiskError, EnvironmentFault, NotFinite
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
@@ -252,6 +253,16 @@ class Trainer:
         """Whether it was asked to end before its end."""
         return self._interrupted
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands can make its suite, algorithm and networks again, from their names."""
+        if self.suite.config is None or own_networks(self.algorithm) is not None:
+            return False
+        try:
+            return type(self.algorithm) is find_algorithm(self.algorithm.name).load()[0]
+        except ConfigError:
+            return False
+
     def close(self) -> None:
         """Free all environments."""
         self.sampler.close()
@@ -341,7 +352,8 @@ class Trainer:
                     self._save_snapshot(self.sampler.save())
             self._finish()
         if not self._interrupted and not config.quiet:
-            say(whats_next(self.run_dir), sys.stdout)
+            from_python = "" if self.has_commands else "trainer.evaluate()"
+            say(whats_next(self.run_dir, from_python), sys.stdout)
         return self._last
 
     def _signals(self) -> AbstractContextManager[None]:
@@ -484,11 +496,8 @@ class Trainer:
         if self._interrupted and self._log.held:
             say(f"stopped; {self._parting_state()}", sys.stderr)
         elif self._interrupted and self.alone:
-            say(
-                f"stopped after iteration {self.iteration}; go on with: "
-                f"adaptax resume {self.run_dir}",
-                sys.stderr,
-            )
+            way_on = f"adaptax resume {self.run_dir}" if self.has_commands else "trainer.resume()"
+            say(f"stopped after iteration {self.iteration}; go on with: {way_on}", sys.stderr)
 
     def _evaluation_due(self) -> bool:
         interval = self.config.evaluation_interval
@@ -577,7 +586,9 @@ class Trainer:
             return f"{self.run_dir} holds the run that it held before"
         kept = self._snapshots.iterations()
         where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
-        return f"`adaptax resume {self.run_dir}` goes on from {where}"
+        anew = "Trainer(config, algorithm, suite).resume()"
+        way_on = f"adaptax resume {self.run_dir}" if self.has_commands else anew
+        return f"`{way_on}` goes on from {where}"
 
 
 def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -> Any:
@@ -592,8 +603,10 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
     return algorithm.with_config(settings)
 
 
-def whats_next(run_dir: Path) -> str:
-    """What there is to do with what a run or a group has left."""
+def whats_next(run_dir: Path, from_python: str = "") -> str:
+    """What there is to do with what a run or a group has left; evaluation `from_python` only."""
+    if from_python:
+        return f"{run_dir} is done; next: adaptax plot {run_dir}; from Python {from_python}"
     return f"{run_dir} is done; next: adaptax evaluate {run_dir}, adaptax plot {run_dir}"
 
 

@@ -486,6 +486,11 @@ def test_help_of_train_lists_algorithms_and_suites(capsys, words):
     assert "half-cheetah-vel" in out
 
 
+def test_help_of_sweep_shows_a_command_that_is_whole(capsys):
+    cli.main(["sweep", "--help"])
+    assert "For example: adaptax sweep ppo cartpole --space space.toml\n" in capsys.readouterr().out
+
+
 def test_help_of_train_has_every_setting(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*REINFORCE, "--help"])

@@ -77,7 +77,7 @@ class Busy:
 @pytest.mark.parametrize("how", ["call_back", "compute"])
 def test_a_second_ctrl_c_ends_a_run_that_is_busy_and_leaves_the_last_snapshot(tmp_path, how):
     err = Busy(tmp_path, how, at=3).interrupt()
-    again = f"`adaptax resume {tmp_path / 'run'}` goes on from iteration 2"
+    again = "`Trainer(config, algorithm, suite).resume()` goes on from iteration 2"
     assert err.splitlines()[-1] == f"adaptax: interrupted; {again}"  # JAX tells of call-backs
     run, whole = (trainer(tmp_path / name, num_iterations=4) for name in ("run", "whole"))
     assert snapshots(run) == [1, 2]
@@ -88,7 +88,7 @@ def test_a_second_ctrl_c_ends_a_run_that_is_busy_and_leaves_the_last_snapshot(tm
 
 def test_without_a_snapshot_the_message_says_that_resume_begins_anew(tmp_path):
     err = Busy(tmp_path, "compute", at=1).interrupt()
-    assert err.endswith("run` goes on from the start: there is no snapshot yet\n")
+    assert err.endswith("resume()` goes on from the start: there is no snapshot yet\n")
     run = trainer(tmp_path / "run", num_iterations=2)
     with pytest.warns(UserWarning, match="no snapshot yet: from the start"):
         assert run.resume()["iteration"] == 2

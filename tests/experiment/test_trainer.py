@@ -293,7 +293,7 @@ def test_a_signal_ends_the_run_after_the_iteration_with_a_snapshot(tmp_path, cap
     assert snapshots(run) == [2]
     assert column(run, file="evaluations.jsonl") == [0]
     err = capsys.readouterr().err
-    assert f"stopped after iteration 2; go on with: adaptax resume {run.run_dir}\n" in err
+    assert "stopped after iteration 2; go on with: trainer.resume()\n" in err
     assert signal.getsignal(number) is before
 
 

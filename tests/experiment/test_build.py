@@ -1,0 +1,131 @@
+"""`adaptax.train` and `adaptax.load_run`: what they take, and what they say where it is wrong."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import EntryPoint
+from typing import get_overloads
+
+import pytest
+from small import SMALL
+from test_callbacks import Told
+from test_trainer import cliff_suite, column, trainer
+
+import adaptax
+from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.experiment import callbacks as callbacks_module
+from adaptax.experiment.build import train
+
+QUICK = {"num_iterations": 2, "evaluation_interval": None, "quiet": True}
+NAMED = []
+
+
+class Named(Told):
+    """As an installed package's."""
+
+    def __init__(self):
+        super().__init__()
+        NAMED.append(self)
+
+
+@pytest.fixture
+def by_name(monkeypatch):
+    """An installed package's callback."""
+    point = EntryPoint("good-enough", f"{__name__}:Named", callbacks_module.ENTRY_POINTS)
+    found = {point.name: point}
+    monkeypatch.setattr(callbacks_module, "plugins", lambda *words: found)
+    NAMED.clear()
+    return point.name
+
+
+@pytest.mark.parametrize("seeds", [None, (0, 1)])
+def test_callbacks_are_objects_or_names(tmp_path, by_name, seeds):
+    own = Told()
+    settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}
+    made = adaptax.train("nop", "point-goal", seeds=seeds, callbacks=[own, by_name], **settings)
+    members = [made] if seeds is None else made.members
+    assert len(NAMED) >= len(members)
+    for member, named in zip(members, NAMED[-len(members) :], strict=True):
+        assert member.config.callbacks == (by_name,)
+        assert named.calls[1:] == [("row", 1, 1), ("row", 2, 2), ("end", 2)]
+    if seeds is None:
+        assert own.calls == named.calls
+
+
+@pytest.mark.parametrize("given", [{}, {"callbacks": ["good-enough"]}])
+def test_a_run_that_is_loaded_has_its_callbacks_by_name_once(tmp_path, by_name, given):
+    settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}
+    adaptax.train("nop", "point-goal", callbacks=[by_name], **settings)
+    again = adaptax.load_run(tmp_path / "run", num_iterations=3, **given)
+    NAMED.clear()
+    again.resume()
+    assert again.config.callbacks == (by_name,)
+    assert [named.calls for named in NAMED] == [[("start", 2), ("row", 3, 3), ("end", 3)]]
+
+
+def test_an_unknown_name_of_a_callback_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="unknown callback 'good-enuff'"):
+        adaptax.train("nop", "point-goal", callbacks=["good-enuff"], run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "message"),
+    [
+        ((adaptax.PPO, "point-goal"), {}, "algorithm or an adaptax.Algorithm, not the class PPO:"),
+        (("ppo", 3), {}, "expected the name of a suite or an adaptax.Suite, not 3"),
+        (("ppo", "point-goal"), {"callbacks": "x"}, "callbacks: expected a list, not 'x'"),
+        (("ppo", "point-goal"), {"lr": 1e-3}, "'lr' is a setting of the algorithm, not of the"),
+        (("ppo", "point-goal"), {"horizon": 5}, r"suite, not of the trainer: suite={'horizon': 5}"),
+        (("ppo", "point-goal"), {"algorithm": {"memory": "gru"}}, r"such as {'kind': 'gru'}, not"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path, words, settings, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        adaptax.train(*words, run_dir=tmp_path / "run", **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_setting_of_an_algorithm_that_is_made_is_led_to_its_config(tmp_path):
+    suite = cliff_suite()
+    algorithm = adaptax.make_algorithm("nop", suite.spec)
+    with pytest.raises(
+        ConfigError, match="a setting of the algorithm, not of the trainer: it goes"
+    ):
+        adaptax.train(algorithm, suite, num_lanes=3, run_dir=tmp_path / "run")
+
+
+def test_what_types_know_of_train_is_all_that_it_takes():
+    taken = set(inspect.signature(train).parameters)
+    assert [set(inspect.signature(each).parameters) for each in get_overloads(train)] == 2 * [taken]
+
+
+def test_commands_are_only_named_where_they_can_be_given(tmp_path, capsys):
+    own, named = cliff_suite(), adaptax.make_suite("point-goal")
+    algorithm = adaptax.make_algorithm("nop", own.spec, **SMALL["nop"])
+    settings = {**QUICK, "quiet": False}
+    run = adaptax.train(algorithm, own, run_dir=tmp_path / "own", **settings)
+    said = f"own is done; next: adaptax plot {tmp_path / 'own'}; from Python trainer.evaluate()\n"
+    assert capsys.readouterr().out.endswith(said)
+    assert run.evaluate().returns.shape[0] > 0
+    adaptax.train(algorithm, named, run_dir=tmp_path / "named", **settings)
+    assert f"next: adaptax evaluate {tmp_path / 'named'}, adaptax" in capsys.readouterr().out
+    adaptax.train(algorithm, own, run_dir=tmp_path / "group", seeds=[0, 1], **settings)
+    said = f"adaptax plot {tmp_path / 'group'}; from Python evaluate() of each of group.members\n"
+    assert capsys.readouterr().out.endswith(said)
+    plain = trainer(tmp_path / "walker", suite=named)  # of an algorithm without a name here
+    assert not plain.has_commands
+
+
+def test_a_run_on_a_suite_of_ones_own_is_led_to_python(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=1)
+    run.run()
+    with pytest.raises(AdaptaxError) as caught:
+        adaptax.load_run(tmp_path / "run")
+    assert "is evaluated and resumed from Python" in str(caught.value)
+    assert "allowed" not in str(caught.value)
+    again = trainer(tmp_path / "run", num_iterations=2)
+    again.load()
+    assert again.evaluate().returns.shape == (1, 2)
+    again.resume()
+    assert column(again) == [1, 2]
