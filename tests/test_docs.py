@@ -64,6 +64,36 @@ def test_reference_tells_a_setting_with_type_default_and_description():
     assert row in generator().reference().partition("### reinforce")[2]
 
 
+def test_every_setting_says_what_it_is():
+    empty = re.findall(r"^\| `(.+?)` \|.*\|  \|$", generator().reference(), flags=re.M)
+    assert set(empty) <= {"discount"}  # that of the MAML family
+
+
+def test_help_says_what_every_argument_of_a_command_is():
+    from adaptax.experiment import arguments
+
+    classes = [c for name, c in vars(arguments).items() if name.endswith("Args")]
+    assert len(classes) > 10
+    for cls in classes:
+        assert all(generator().descriptions(cls).values()), cls
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["list", "train", "sweep", "resume", "evaluate", "plot", "compare", "report", "video"],
+)
+def test_the_page_of_the_command_line_has_every_flag(command):
+    from adaptax.experiment import arguments
+
+    cls = getattr(arguments, f"{command.capitalize()}Args")
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    section = page.partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+    of_another_name = {"imports": "import", "num_workers": "suite.num-workers", "prune": "no-prune"}
+    names = {f.name for f in dataclasses.fields(cls)} - {"run_dir", "run_dirs", "groups"}
+    flags = {f"--{of_another_name.get(name, name.replace('_', '-'))}" for name in names}
+    assert {flag for flag in flags if flag not in section} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert [t for t in relative_links(page) if not leads_somewhere(page, t)] == []

@@ -70,6 +70,7 @@ class ResumeArgs:
     """Go on exactly where the newest snapshot stands."""
 
     run_dir: RunDir
+    """Directory of a run, a group or a sweep."""
     num_iterations: int | None = None
     """Iterations in all, instead of the limits that the run had."""
     imports: Import = None
@@ -113,10 +114,11 @@ class EvaluateArgs:
 class PlotArgs:
     """Learning curves and adaptation curves, means and 95 % intervals."""
 
-    run_dirs: Positional[tuple[str, ...]]
+    run_dirs: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN_DIR")]
+    """Directories of runs or groups, or pretrained:NAME; runs that differ in their seed are one."""
     out: str | None = None
-    """File of the learning curve, the adaptation curve beside it; by default in the run's
-    directory, or here for several runs."""
+    """File of the learning curve, the adaptation curve beside it; by default in the directory of
+    the run or the group, or here for several."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class VideoArgs:
     """The first episode on a held-out task beside one after adaptation, from the same start."""
 
     run_dir: RunDir
+    """Directory of a run, or pretrained:NAME."""
     out: str | None = None
     """File, .gif, .webp or .mp4; by default video.gif in the run's directory. Where several classes
     are filmed, each has a file of its own with its name behind this one."""
@@ -164,7 +167,7 @@ class VideoArgs:
     stride: int = 4
     """Steps from one picture to the next."""
     size: int = 240
-    """Pixels of each picture's sides, at most 1024."""
+    """Height of each picture in pixels, at most 1024; MuJoCo's pictures are as wide."""
     deterministic: bool = False
     """Act by the mode of the policy."""
     imports: Import = None
@@ -178,6 +181,7 @@ class ExportArgs:
     """A folder for others: weights, settings, figures, and a card for the Hugging Face Hub."""
 
     run_dir: RunDir
+    """Directory of a run."""
     out: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
     """New folder."""
     best: bool = False

@@ -24,6 +24,7 @@ class TrainerConfig:
     run_dir: str
     """Directory of the run; it must be new or empty."""
     seed: int = 0
+    """Seed of every random draw of the run."""
     init_from: str | None = None
     """Directory of a run whose networks to begin with, instead of fresh ones; they must fit."""
     recipe: str | None = None
@@ -43,6 +44,7 @@ class TrainerConfig:
     keep_snapshots: int = 3
     """How many of the last snapshots to keep, beside the best."""
     evaluation: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    """The protocol of evaluations, by settings of its own."""
     patience: int | None = None
     """Evaluations in a row that are no better than the best after which to stop; None: go on."""
     callbacks: tuple[str, ...] = ()

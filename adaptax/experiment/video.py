@@ -73,8 +73,7 @@ def film(
     check(out.suffix in FILM_KINDS, f"a video is one of {', '.join(FILM_KINDS)}, not {out}")
     if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise AdaptaxError(
-            f"{out} needs imageio-ffmpeg: pip install -c constraints.txt '.[video]'; a .gif does "
-            "without"
+            f"{out} needs imageio-ffmpeg: pip install 'adaptax[video]'; a .gif does without"
         )
     trainer = load_run(run_dir, in_process=True)
     try:

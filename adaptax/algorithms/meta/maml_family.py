@@ -61,6 +61,7 @@ class MAMLConfig(ProcessorConfig):
     """E-MAML's term (Stadie et al. 2018): what was done before adaptation is worth what came of
     it after, on a task's average as in ProMP, or lane by lane."""
     hidden_sizes: tuple[int, ...] = (64, 64)
+    """Hidden layers of the policy."""
     init_std: float = field(default=1.0, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
 

@@ -90,6 +90,7 @@ class PEARLConfig(Hyperparameters):
     hidden_sizes: tuple[int, ...] = (300, 300, 300)
     """Hidden layers of policy and values."""
     encoder_hidden_sizes: tuple[int, ...] = (200, 200, 200)
+    """Hidden layers of the encoder."""
     init_weights: Literal["lecun", "original"] = "lecun"
     """How networks start: as Flax's do, or as the authors': hidden weights uniform within
     1 / sqrt(outputs) and biases 0.1, last layers within 0.003, the policy's within 0.001."""
@@ -112,6 +113,7 @@ class PEARLConfig(Hyperparameters):
     target_entropy: float | None = None
     """Entropy in nats that it is learned for; None: minus the number of action dimensions."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     reward_scale: float = 5.0
     """Factor on rewards where policy and values learn from them; z is inferred without it."""
     tau: float = 0.005
@@ -119,7 +121,9 @@ class PEARLConfig(Hyperparameters):
     policy_lr: float = 3e-4
     """Step size of Adam, for the temperature too."""
     critic_lr: float = 3e-4
+    """Step size of Adam for the critics."""
     value_lr: float = 3e-4
+    """Step size of Adam for the value function, with `critic` `value`."""
     encoder_lr: float = 3e-4
     """Step size of Adam for the encoder."""
     lr_schedule: Schedule = "constant"

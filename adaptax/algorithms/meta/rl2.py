@@ -52,7 +52,9 @@ class RL2Config(Hyperparameters):
     Where they end early, more episodes and a bound on steps leave less of a batch empty. A trial
     that is cut where an episode has just terminated counts as ended: what follows counts 0."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     gae_lambda: float = 0.95
+    """Lambda of the advantages: 0 trusts the value after one step, 1 only after all of them."""
     normalize_advantage: Normalization = "batch"
     """Whose moments advantages are standardised by: those of the iteration, of each trial (where
     small rewards then count as large ones), of all so far, or none."""

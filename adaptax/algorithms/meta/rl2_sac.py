@@ -97,6 +97,7 @@ class RL2SACConfig(Hyperparameters):
     target_entropy: float | None = None
     """Entropy in nats that the temperature is learned for; None: as for sac."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
     reward_scale: float = 1.0

@@ -33,6 +33,7 @@ class RL2TRPOConfig(RL2Config):
     """RL2 with TRPO; `lr`, epochs and minibatches are those of the value's fit."""
 
     gae_lambda: float = 0.98
+    """Lambda of the advantages: 0 trusts the value after one step, 1 only after all of them."""
     max_grad_norm: float = 1.0
     """Bound on the norm of the gradient of the value's squared error."""
     advantage_from: Literal["old", "new"] = "old"

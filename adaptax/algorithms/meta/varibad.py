@@ -56,7 +56,9 @@ class VariBADConfig(RL2PPOConfig):
     action_embedding_size: int = 16
     """Units of the encoder's layer for actions."""
     reward_embedding_size: int = 16
+    """Units of that for rewards."""
     obs_embedding_size: int = 32
+    """Units of that for observations."""
     encoder_gradient: bool = False
     """Whether gradients of policy and value reach the encoder too."""
     decoder_hidden_sizes: tuple[int, ...] = (64, 32)

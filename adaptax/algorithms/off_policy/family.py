@@ -57,6 +57,7 @@ class OffPolicyConfig(Hyperparameters):
     batch_size: int = 256
     """Transitions of a minibatch."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     n_step: int = 1
     """Rewards summed up before a value is asked for, fewer at an episode's end."""
     reward_scale: float = 1.0

@@ -79,7 +79,9 @@ class OnPolicyConfig(Hyperparameters):
     """If given, an iteration is whole episodes instead: so many in all lanes, equally many in
     each, whatever `num_steps` says."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     gae_lambda: float = 0.95
+    """Lambda of the advantages: 0 trusts the value after one step, 1 only after all of them."""
     normalize_advantage: Normalization = "batch"
     """Whose moments give the policy's advantages mean 0 and standard deviation 1: those of the
     iteration, of each lane, of all so far, or none."""

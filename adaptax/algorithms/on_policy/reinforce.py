@@ -47,6 +47,7 @@ class ReinforceConfig(Hyperparameters):
     num_episodes: int = 1
     """Episodes a lane in each iteration."""
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     baseline: Literal["none", "linear"] = "none"
     """What is subtracted from returns: nothing, or their fit by features of observation and time
     (Duan et al. 2016)."""

@@ -42,6 +42,7 @@ class SVPGConfig(Hyperparameters):
     """How many particles there are, how they interact, and what each of them is."""
 
     num_particles: int = 8
+    """Particles, each a policy with a value of its own."""
     temperature: float = 0.1
     """Weight of the particles' distance against their returns."""
     horizon: int = 0

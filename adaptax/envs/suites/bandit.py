@@ -23,6 +23,7 @@ class BanditConfig:
     """Arms whose means are drawn uniformly from [0, 1]."""
 
     num_arms: int = 5
+    """Arms of a machine."""
     num_pulls: int = 10
     """Pulls of one machine, which are one episode and one trial."""
     reward: Literal["bernoulli", "gaussian"] = "bernoulli"
@@ -30,6 +31,7 @@ class BanditConfig:
     reward_std: float = 1.0
     """Standard deviation of what a Gaussian arm pays; 1 is that of tristandeleu/pytorch-maml-rl."""
     num_test_tasks: int = 100
+    """Held-out machines."""
     task_seed: int = 0
     """Seed of the held-out machines."""
 

@@ -94,6 +94,7 @@ class PointWallsConfig:
     sparse_radius: float = 2.0
     """Distance to the goal."""
     num_test_tasks: int = 50
+    """Held-out tasks."""
     task_seed: int = 0
     """Seed of the held-out tasks."""
 

@@ -32,6 +32,7 @@ class PointGoalConfig:
     """If given, an action is a choice among so many directions, the first along the first axis,
     and moves one step that way; None: two numbers."""
     num_test_tasks: int = 50
+    """Held-out goals."""
     task_seed: int = 0
     """Seed of the held-out goals."""
 

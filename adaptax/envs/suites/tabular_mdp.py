@@ -28,12 +28,15 @@ class TabularMDPConfig:
     """Transitions from a flat Dirichlet prior, mean rewards from N(1, 1), as in the paper."""
 
     num_states: int = 10
+    """States of an MDP."""
     num_actions: int = 5
+    """Actions in each of them."""
     horizon: int = 10
     """Steps an episode."""
     num_episodes: int = 10
     """Episodes on one MDP, a trial; the paper has 10, 25, 50, 75 and 100."""
     num_test_tasks: int = 100
+    """Held-out MDPs."""
     task_seed: int = 0
     """Seed of the held-out MDPs."""
 

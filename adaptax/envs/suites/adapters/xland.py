@@ -43,7 +43,9 @@ class XLandConfig:
     horizon: int | None = None
     """Steps of an episode; None is the package's, three a cell of the grid."""
     num_train_tasks: int = 1000
+    """Tasks to train on."""
     num_test_tasks: int = 100
+    """Held-out tasks."""
     task_seed: int = 0
     """Seed of all tasks."""
 

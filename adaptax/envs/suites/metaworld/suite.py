@@ -41,7 +41,7 @@ class MetaWorldConfig:
     """Goals, length of episodes, and where the simulators run."""
 
     goal_seed: int = 0
-    """The seed of Meta-World's benchmark: with it the goals are those of `metaworld.ML10(seed)`."""
+    """Goals are those of Meta-World's benchmark of that name with this seed."""
     horizon: int = 500
     """Steps of an episode; Meta-World's own end after 500."""
     num_workers: int | None = None
