@@ -38,6 +38,7 @@ class ProcessorConfig(Hyperparameters):
     """How advantages come from rewards."""
 
     discount: float = 0.99
+    """Weight of a reward against one a step earlier, gamma."""
     gae_lambda: float = 1.0
     """Of advantages; what DiCE weights actions by has none."""
     normalize_advantage: bool = False
