@@ -14,6 +14,8 @@ it keeps a few hundred bytes of memory for every array that it ever wrote.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -35,6 +37,8 @@ from adaptax.core.files import open_new, parse_json, read_plain
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
+_LOCK = "lock"
+"""Beside the directory of the snapshots, held by the run that writes them."""
 
 
 class Snapshots:
@@ -80,7 +84,10 @@ class Snapshots:
     def load(self, iteration: int) -> PyTree:
         """The tree of one snapshot; raises SnapshotError if it is damaged."""
         path, about = self._path(iteration), self._about(iteration)
-        found = _digests(path) if path.is_dir() else None
+        try:
+            found = _digests(path) if path.is_dir() else None
+        except OSError as error:  # the run that goes on has removed it meanwhile, say
+            raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from None
         if found is None or about.get("files") != found:
             culprit = _culprit(about.get("files"), found)
             raise SnapshotError(f"snapshot {path} is damaged or incomplete{culprit}")
@@ -97,22 +104,41 @@ class Snapshots:
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
     def newest(self) -> Iterator[tuple[int, PyTree]]:
-        """Snapshots that can be read, newest first; others are skipped with a warning."""
-        iterations = self.iterations()
-        for path in self._unfinished():
+        """Snapshots that can be read, newest first; others are skipped with a warning.
+
+        The run may go on meanwhile: what it is at, or has removed, is no fault, and where it has
+        removed all that there were, there are newer ones.
+        """
+        unfinished = [] if _is_held(self.directory.parent / _LOCK) else self._unfinished()
+        for path in unfinished:
             warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
-        for iteration in reversed(iterations):
-            try:
-                yield iteration, self.load(iteration)
-            except SnapshotError as error:
-                warnings.warn(f"{error}; trying the one before it", stacklevel=2)
+        tried = set[int]()
+        found = False
+        while not found and (untried := [i for i in self.iterations() if i not in tried]):
+            for iteration in reversed(untried):
+                tried.add(iteration)
+                try:
+                    tree = self.load(iteration)
+                except SnapshotError as error:
+                    if self._path(iteration).with_suffix(".json").exists():
+                        warnings.warn(f"{error}; trying the one before it", stacklevel=2)
+                    continue
+                found = True
+                yield iteration, tree
 
     def best(self) -> Iterator[tuple[int, PyTree]]:
         """The one with the best score; a SnapshotError where none has one, or it is damaged."""
         iteration = self._best()
         if iteration is None:
             raise SnapshotError(f"no snapshot in {self.directory} has a score: none is the best")
-        yield iteration, self.load(iteration)
+        try:
+            tree = self.load(iteration)
+        except SnapshotError:
+            better = self._best()  # which has taken its place meanwhile
+            if better is None or better == iteration:
+                raise
+            iteration, tree = better, self.load(better)
+        yield iteration, tree
 
     def read(self, *, best: bool = False) -> tuple[int, PyTree]:
         """The newest one that can be read, or the best; a SnapshotError where there is none."""
@@ -185,6 +211,21 @@ class Snapshots:
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
         return about if fits and digest == _digest(about) else {}
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process that lives holds the lock of a run."""
+    try:
+        file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    finally:
+        os.close(file)
+    return False
 
 
 def _erase(path: Path) -> None:

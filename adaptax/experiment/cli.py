@@ -45,7 +45,7 @@ from adaptax.experiment.arguments import (
     parse,
 )
 from adaptax.experiment.console import say, settle
-from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers
+from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers, own_process
 
 if TYPE_CHECKING:
     from adaptax.experiment.recipe import Recipe
@@ -83,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; an error that a person can act on is one line on stderr and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
     command = args[0] if args else "--help"
+    if argv is None:
+        own_process()
     try:
         _obey(command, args)
     except SystemExit as stop:

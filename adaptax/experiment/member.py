@@ -86,9 +86,10 @@ def main() -> None:
     from adaptax.core.compilation import keep_compiled_programs
     from adaptax.experiment.cli import in_one_line, set_up_process
     from adaptax.experiment.jobs import end_with_parent
-    from adaptax.experiment.stop_signals import INTERRUPTED
+    from adaptax.experiment.stop_signals import INTERRUPTED, own_process
 
     end_with_parent()
+    own_process()
     with in_one_line(trains=True):
         keep_compiled_programs()
         set_up_process(None)

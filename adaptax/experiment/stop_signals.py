@@ -21,6 +21,17 @@ INTERRUPTED = 130
 """Exit code after it."""
 
 
+_is_own_process = threading.Event()
+
+
+def own_process() -> None:
+    """Let a second signal end this process, whatever it is at: it is a program of adaptax.
+
+    Not for the processes of those who import it: a notebook's holds more than a run.
+    """
+    _is_own_process.set()
+
+
 @contextmanager
 def finish_iteration_on_signal(
     interrupt: Callable[[], None], parting: Callable[[], str]
@@ -28,8 +39,10 @@ def finish_iteration_on_signal(
     """Have the first Ctrl-C or SIGTERM, and any later one, call `interrupt`.
 
     Python's handlers wait for the main thread, which may compute for minutes within one call of a
-    compiled program. So another thread hears the signals too: it answers the first one at once,
-    and after the second it says `parting()` and ends the process, if nothing else has.
+    compiled program. So another thread hears the signals too and answers the first one at once.
+    After the second, in a process of the command line (`own_process`), it says `parting()` and ends
+    the process, if nothing else has. In anybody's Python, a notebook say, `interrupt` raises
+    KeyboardInterrupt once the call under way comes back, as for any other call.
 
     In another thread than the main one signals are the caller's business: nothing is done.
     """
@@ -43,6 +56,9 @@ def finish_iteration_on_signal(
         handled.append(number)
         interrupt()
         watch.answered.wait(GRACE_SECONDS)  # what comes after is to be said after
+        if watch.num_heard > len(handled):  # Python tells once of all that came within one call
+            handled.append(number)
+            interrupt()
 
     old = {n: signal.signal(n, handle) for n in STOP_SIGNALS}
     try:
@@ -81,6 +97,7 @@ class _Watch:
     def __init__(self, parting: Callable[[], str]) -> None:
         self.answered = threading.Event()
         """Set when the first signal has been answered."""
+        self.num_heard = 0
         self._parting, self._ended = parting, threading.Event()
         self._listen, self._tell = os.pipe()
         os.set_blocking(self._tell, False)
@@ -98,14 +115,14 @@ class _Watch:
         os.close(self._tell)
 
     def _hear(self) -> None:
-        heard = 0
         while not self._ended.is_set():
             for number in os.read(self._listen, 1):
-                heard += number in STOP_SIGNALS
-                if heard == 1 and not self.answered.is_set():
+                self.num_heard += number in STOP_SIGNALS
+                if self.num_heard == 1 and not self.answered.is_set():
                     say("finishing the iteration; once more to stop at once", sys.stderr)
                     self.answered.set()
-            if heard > 1 and not self._ended.wait(GRACE_SECONDS):
+            again = self.num_heard > 1 and _is_own_process.is_set()
+            if again and not self._ended.wait(GRACE_SECONDS):
                 self._end_process()
 
     def _end_process(self) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickle
 import shutil
 import sys
+import threading
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +21,7 @@ import pytest
 
 from adaptax.core.errors import SnapshotError
 from adaptax.core.snapshot import Snapshots, _digest, _digests, flatten, unflatten
+from adaptax.experiment.run_dir import locked
 
 STRANGE = np.array([np.nan, -0.0, np.inf, 1e-45, 1 / 3], np.float32)
 
@@ -237,6 +242,71 @@ def test_a_half_written_snapshot_is_passed_over_and_cleared_away(snapshots):
     snapshots.discard_after(3)
     names = sorted(path.name for path in snapshots.directory.iterdir())
     assert names == ["iteration-00000003", "iteration-00000003.json"]
+
+
+def test_what_a_run_is_writing_is_not_said_to_be_unfinished(snapshots):
+    snapshots.save(3, {"x": 3})
+    (snapshots.directory / "iteration-00000006.writing").mkdir()
+    with locked(snapshots.directory.parent):
+        assert newest(snapshots) == ((3, {"x": 3}), [])
+    assert len(newest(snapshots)[1]) == 1
+
+
+def test_a_snapshot_that_is_removed_while_it_is_read_is_a_snapshot_error(snapshots, monkeypatch):
+    snapshots.save(3, {"x": np.arange(3)})
+    real, path = Path.is_file, snapshots.directory / "iteration-00000003"
+
+    def is_file_and_goes(self):
+        found = real(self)
+        if self.parent == path:
+            self.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "is_file", is_file_and_goes)
+    with pytest.raises(SnapshotError, match="iteration-00000003 cannot be read"):
+        snapshots.load(3)
+
+
+@pytest.mark.parametrize("how", ["newest", "best"])
+def test_where_the_run_has_removed_what_was_listed_the_newer_ones_are_read(
+    tmp_path, monkeypatch, how
+):
+    written, snapshots = (Snapshots(tmp_path / "snapshots", keep=1) for _ in range(2))
+    written.save(1, {"x": 1}, score=1.0)
+    read = snapshots.load
+
+    def load_late(iteration):
+        if iteration == 1:
+            written.save(2, {"x": 2}, score=2.0)
+        return read(iteration)
+
+    monkeypatch.setattr(snapshots, "load", load_late)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert snapshots.read(best=how == "best") == (2, {"x": 2})
+
+
+def test_reading_while_another_writes_and_prunes_never_fails(snapshots):
+    reader, tree = Snapshots(snapshots.directory), {"x": np.zeros(100_000)}
+    snapshots.save(1, tree)
+    stop = threading.Event()
+
+    def write():
+        iteration = 2
+        while not stop.is_set():
+            snapshots.save(iteration, tree)
+            iteration += 1
+
+    with ThreadPoolExecutor(1) as threads, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writing = threads.submit(write)
+        try:
+            for _ in range(200):
+                with contextlib.suppress(SnapshotError):  # it wrote faster than they were listed
+                    reader.read()
+        finally:
+            stop.set()
+        writing.result()
 
 
 def test_without_any_readable_snapshot_there_is_none(snapshots):

@@ -17,6 +17,7 @@ SCRIPT = """
 import multiprocessing, sys, time
 sys.path[:0] = {paths!r}
 from test_trainer import trainer
+from adaptax.experiment.stop_signals import own_process
 import jax
 
 def call_back():
@@ -32,6 +33,7 @@ def block():
     {how}()
 
 if __name__ == "__main__":
+    own_process()  # as a command's
     spawn = multiprocessing.get_context("spawn")
     worker = spawn.Process(target=time.sleep, args=(600,), daemon=True)
     worker.start()
@@ -101,6 +103,39 @@ def test_before_the_first_iteration_the_old_run_is_what_there_is(tmp_path):
     assert err.endswith("run holds the run that it held before\n")
     again = trainer(tmp_path / "run", num_iterations=2)
     assert again.resume()["iteration"] == 2
+
+
+NOTEBOOK = """
+import hashlib, os, signal, sys, threading, time
+sys.path[:0] = {paths!r}
+from test_trainer import trainer
+
+def twice():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+def block():
+    threading.Thread(target=twice).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**7)  # one call, of seconds
+
+try:
+    trainer({run_dir!r}, {{3: block}}, num_iterations=5, snapshot_interval=1).run()
+except KeyboardInterrupt as stop:
+    print("caught:", stop)
+print("lives on", flush=True)
+"""
+
+
+def test_from_python_a_second_ctrl_c_is_a_keyboard_interrupt_and_the_process_lives_on(tmp_path):
+    here = Path(__file__).parent
+    paths, run_dir = [str(here), str(here.parent)], str(tmp_path / "run")
+    text = NOTEBOOK.format(paths=paths, run_dir=run_dir)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    again = f"`adaptax resume {run_dir}` goes on from iteration 2"
+    assert done.stdout.splitlines() == [f"caught: interrupted; {again}", "lives on"]
+    assert done.stderr == "finishing the iteration; once more to stop at once\n"
 
 
 BUSY_THREAD = """
