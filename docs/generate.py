@@ -143,7 +143,7 @@ NAME` with another recipe of the same algorithm, `--recipe FILE.toml` with one o
 `adaptax list --recipes` names them all, `adaptax list --json` tells what is in them.
 `make_algorithm` and `make_suite` take no recipe.
 
-A recipe of your own:
+A recipe of your own, in which the word "None" stands for None, `max_grad_norm = "None"`:
 
 ```toml
 [recipe]

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
-from adaptax.core.config import check_numbers
+from adaptax.core.config import check_numbers, check_types
 from adaptax.core.devices import check_fits
 from adaptax.core.errors import NotFinite, check
 from adaptax.core.experience import Rollout
@@ -87,6 +87,8 @@ class Algorithm(ABC, Generic[State, Data]):
         self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
             check_numbers(config, "algorithm")
+        if isinstance(config, Hyperparameters):
+            check_types(config, "algorithm")
         for name in self.task_counts:
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import types
 from collections.abc import Collection, Mapping
+from numbers import Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from adaptax.core.errors import ConfigError, check, unknown_name
@@ -78,9 +80,18 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 def check_positive(config: Any, *names: str) -> None:
     """Raise unless each named field is None or greater than zero, or a tuple of such values."""
     for name in names:
-        value = getattr(config, name)
-        for item in value if isinstance(value, tuple) else (value,):
+        for item in _numbers(config, name):
             check(item is None or item > 0, f"{name} must be greater than 0, not {item}")
+
+
+def _numbers(config: Any, name: str) -> tuple[Any, ...]:
+    """The numbers, or None, that a field holds, one or a tuple; raises where it holds others."""
+    value = getattr(config, name)
+    found = value if isinstance(value, tuple) else (value,)
+    for item in found:
+        known = item is None or isinstance(item, Real)
+        check(known, f"{name}: expected a number or a tuple of numbers, not {item!r}")
+    return found
 
 
 def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) -> None:
@@ -103,8 +114,25 @@ def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) ->
 def check_unit(config: Any, *names: str) -> None:
     """Raise unless each named field lies in [0, 1]."""
     for name in names:
-        value = getattr(config, name)
-        check(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], not {value}")
+        for value in _numbers(config, name):
+            within = value is not None and 0.0 <= value <= 1.0
+            check(within, f"{name} must lie in [0, 1], not {value}")
+
+
+def check_types(config: Any, where: str) -> None:
+    """Raise where a value of a config, or of one within it, is not of the type of its field.
+
+    That is what `from_dict` would not make of it: who makes a config in Python has no such check,
+    and what a run then writes down could not be read back.
+    """
+    hints = get_type_hints(type(config))
+    for f in dataclasses.fields(config):
+        value, path = getattr(config, f.name), f"{where}.{f.name}"
+        if dataclasses.is_dataclass(value):
+            check_types(value, path)
+        typed = _typed(hints[f.name], value, path)
+        same = typed is value or typed == value
+        check(same, f"{path}: expected {type(typed).__name__}, not {value!r}")
 
 
 def _plain(value: Any) -> Any:
@@ -127,7 +155,7 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         if value is None and type(None) in options:
             return None
         names = next((o for o in options if get_origin(o) is Literal), None)
-        if isinstance(value, str) and str in options:
+        if type(value) in options:
             return value
         if isinstance(value, str) and names is not None:
             return _typed(names, value, path)
@@ -145,6 +173,10 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         return tuple(_typed(get_args(hint)[0], item, path) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hint is Any or not isinstance(hint, type):  # which only a config of one's own has
+        return value
     matches = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
     check(matches, f"{path}: expected {getattr(hint, '__name__', hint)}, not {value!r}")
     return value

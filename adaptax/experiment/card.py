@@ -30,12 +30,12 @@ def card(
     `config` is what `config.json` holds, `files` the names of what is beside the card.
     """
     row = evaluations[-1]
-    untrained = evaluations[0] if evaluations[0]["iteration"] == 0 != row["iteration"] else None
+    before = evaluations[0] if evaluations[0]["iteration"] == 0 != row["iteration"] else None
     parts = [
         _front_matter(config, row, name),
         _about(config, files),
         _use(name),
-        _figures(row, untrained),
+        _figures(row, before),
         _training(config, row, progress),
     ]
     return "\n".join(parts)
@@ -109,15 +109,15 @@ with them, `adaptax resume` does not.
 """
 
 
-def _figures(row: Row, untrained: Row | None) -> str:
-    """The evaluation as a table."""
+def _figures(row: Row, before: Row | None) -> str:
+    """The evaluation as a table, beside that before training."""
     success = row["episodes"][0]["success_mean"] is not None
-    columns = ["episode", "return", *(["untrained"] if untrained else [])]
+    columns = ["episode", "return", *(["before training"] if before else [])]
     columns += ["success"] if success else []
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for i, episode in enumerate(row["episodes"]):
         cells = [str(episode["index"]), _cell(episode, "return")]
-        cells += [_cell(untrained["episodes"][i], "return")] if untrained else []
+        cells += [_cell(before["episodes"][i], "return")] if before else []
         cells += [_cell(episode, "success")] if success else []
         lines.append(f"| {' | '.join(cells)} |")
     on = f"{row['num_tasks']} {tasks_in_words(row)}"

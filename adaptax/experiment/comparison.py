@@ -234,17 +234,26 @@ def _about(group: RunGroup) -> Record:
 
 
 def _default_threshold(groups: Sequence[RunGroup], metric: Metric) -> float | None:
-    """Most of the way from the untrained agents to the best group; None where none has learned."""
+    """Most of the way from the untrained agents to the best group; None where none has learned.
+
+    What began with another run's networks is no untrained agent.
+    """
     untrained, best = [], -np.inf
     for group in groups:
         curves = [score_curve(run, metric).mean for run in group.runs]
-        first = [run.evaluations[0]["iteration"] == 0 for run in group.runs]
+        first = [_is_untrained_at_first(run) for run in group.runs]
         untrained += [curve[0] for curve, known in zip(curves, first, strict=True) if known]
         best = max(best, float(np.mean([curve[-1] for curve in curves])))
     if not untrained or best <= np.mean(untrained):
         return None
     start = float(np.mean(untrained))
     return start + LEARNED * (best - start)
+
+
+def _is_untrained_at_first(run: Run) -> bool:
+    """Whether the first evaluation of a run is of fresh networks."""
+    fresh = run.config["trainer"].get("init_from") is None
+    return fresh and run.evaluations[0]["iteration"] == 0
 
 
 def _steps_to(group: RunGroup, metric: Metric, threshold: float | None) -> Record | None:

@@ -89,7 +89,7 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
         rows = [row for row in (run.evaluations[0] for run in group) if row["iteration"] == 0]
         if rows:
             curve = over_seeds([adaptation_curve(row) for row in rows])
-            draw_curve(axes, curve, "" if i else "untrained agent", **grey, shaded=len(groups) == 1)
+            draw_curve(axes, curve, "" if i else "before training", **grey, shaded=len(groups) == 1)
     return _finish(figure, runs, out, f"{tasks_of(runs)}{interval_words(runs, True)}")
 
 

@@ -15,6 +15,8 @@ Each is a TOML file in `recipes/`, or anybody's:
     [trainer]
     num_steps = 100000
 
+TOML has no None: the word "None" stands for it, as on the command line.
+
 `by_default = false` in the first table keeps it for who asks for it by name. `[[measured]]` tables
 come from `benchmarks/recipes.py`.
 """
@@ -38,6 +40,8 @@ from adaptax.envs.registry import find_suite
 FOLDER = Path(__file__).parent / "recipes"
 NONE = "none"
 """Asks for the defaults of the classes."""
+NO_VALUE = "None"
+"""What a file says for None."""
 TABLES = ("algorithm", "suite", "trainer")
 LIMITS = ("num_iterations", "num_steps", "max_seconds")
 """Settings of the trainer that say how long; whoever sets one of them wants none of the others."""
@@ -216,8 +220,15 @@ def read_recipe(path: Path, name: str) -> Recipe:
         name,
         from_dict(About, tables["recipe"], where=where),
         measured=tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
-        **{table: tables.get(table, {}) for table in TABLES},
+        **{table: _with_none(tables.get(table, {})) for table in TABLES},
     )
+
+
+def _with_none(value: Any) -> Any:
+    """A setting, or a table of settings, with None where a file says "None"."""
+    if isinstance(value, Mapping):
+        return {name: _with_none(inner) for name, inner in value.items()}
+    return None if value == NO_VALUE else value
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -227,8 +238,8 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"[{table}]")
         inner = {name: value for name, value in values.items() if isinstance(value, Mapping)}
         for name, value in values.items():
-            if value is not None and name not in inner:
-                lines.append(f"{name} = {json.dumps(value)}")
+            if name not in inner:
+                lines.append(f"{name} = {json.dumps(NO_VALUE if value is None else value)}")
         lines.append("")
         if inner:
             lines.append(to_toml({f"{table}.{name}": value for name, value in inner.items()}))

@@ -153,7 +153,7 @@ class Report:
         return "95 % interval over tasks" if alone else "95 % interval over seeds (of two: range)"
 
     def _adaptation(self) -> str:
-        """The metric over the episodes on a task, of the trained and of the untrained agents."""
+        """The metric over the episodes on a task, after training and before."""
         named: list[NamedCurve] = []
         metric = self.record["metric"]
         for group in self.groups:
@@ -162,11 +162,11 @@ class Report:
             named.append((group.name, over_seeds(curves), {}))
         shown = self._curves()
         first = [run.evaluations[0] for group in self.groups for run in group.runs]
-        untrained = [adaptation_curve(row, metric) for row in first if row["iteration"] == 0]
-        if untrained:
+        before = [adaptation_curve(row, metric) for row in first if row["iteration"] == 0]
+        if before:
             style = {"color": GREY, "dash": "dot"}
-            named.append(("untrained", over_seeds(untrained), style))
-            shown.append(("untrained", GREY))
+            named.append(("before training", over_seeds(before), style))
+            shown.append(("before training", GREY))
         self.figures["adaptation"] = curves_figure(named, "episode on a new task", metric)
         self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
         words = tasks_of([run for group in self.groups for run in group.runs])

@@ -75,7 +75,7 @@ def export_run(
     with _new_directory(out) as folder:
         rows = {
             PROGRESS: [r for r in read_rows(run_dir / PROGRESS) if r["iteration"] <= iteration],
-            EVALUATIONS: _evaluations(run_dir, iteration, best=best),
+            EVALUATIONS: _evaluations(run_dir, iteration, tree),
         }
         write_config(folder, _for_others(recorded))
         for name, most in MOST_ROWS.items():
@@ -149,15 +149,18 @@ def _check_snapshot(folder: Path) -> None:
     check(weights, f"the snapshot of {folder} is no export's: it is not of weights only")
 
 
-def _evaluations(run_dir: Path, iteration: int, *, best: bool) -> list[Row]:
-    """Those on record up to an iteration, its own among them: if there is none it is made now."""
+def _evaluations(run_dir: Path, iteration: int, tree: dict[str, Any]) -> list[Row]:
+    """Those on record up to an iteration, its own among them: if there is none it is made now.
+
+    Of this very tree: the run may go on meanwhile, and have a newer one.
+    """
     rows = [row for row in read_rows(run_dir / EVALUATIONS) if row["iteration"] <= iteration]
     if rows and rows[-1]["iteration"] == iteration:
         return rows
     trainer = load_run(run_dir)
     try:
-        trainer.load(best=best)
-        if not rows:
+        trainer.take_up(iteration, tree)
+        if not rows and trainer.config.init_from is None:
             rows.append({"iteration": 0, "num_steps": 0, **trainer.evaluate_untrained().row()})
         about = {"iteration": iteration, "num_steps": trainer.sampler.num_steps}
         return [*rows, {**about, **trainer.evaluate().row()}]

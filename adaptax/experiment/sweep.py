@@ -571,11 +571,12 @@ def recipe(plan: Plan, settings: Settings) -> str:
         "source": f"A sweep of {plan.num_trials} trials over seeds {seeds}.",
     }
     found = with_settings(algorithm, settings)
+    limits = {name: training["trainer"][name] for name in LIMITS}
     tables = {
         "recipe": about,
         "algorithm": _not_default(found, find_algorithm(algorithm["name"]).load()[1]),
         "suite": _not_default(suite, find_suite(suite["name"]).load()[0]),
-        "trainer": {name: training["trainer"][name] for name in LIMITS},
+        "trainer": {name: limit for name, limit in limits.items() if limit is not None},
     }
     return to_toml(tables)
 

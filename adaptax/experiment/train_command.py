@@ -12,7 +12,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.curves import flat
 from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
-from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, TrainerConfig
 
 APART = {("trainer", name) for name in ("run_dir", "seed", "recipe", "quiet", "overwrite")}
 """Settings of a run that are told elsewhere, or change nothing in it."""
@@ -66,9 +66,11 @@ def train_command(config: dict[str, Any], seeds: Sequence[int]) -> str:
         lines.append(["--recipe", recipe.name or NONE])
     lines.append(["--seeds", _seeds_text(seeds)] if len(seeds) > 1 else ["--seed", str(seeds[0])])
     trainer = config.get("trainer", {})
-    for name in LIMITS:
-        if trainer.get(name) is not None:
-            lines.append([f"--{name.replace('_', '-')}", str(trainer[name])])
+    limits = {name: trainer[name] for name in LIMITS if trainer.get(name) is not None}
+    if not limits and any(name in recipe.trainer for name in LIMITS):
+        limits = {"num_iterations": DEFAULT_ITERATIONS}  # or it would have the recipe's
+    for name, limit in limits.items():
+        lines.append([f"--{name.replace('_', '-')}", str(limit)])
     for name, value in differing_from(recipe, config):
         if name.rpartition(".")[2] in LIMITS and name.startswith("trainer."):
             continue

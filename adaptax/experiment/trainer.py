@@ -170,7 +170,7 @@ class Trainer:
                 return row_of(self.run_dir / PROGRESS, self.iteration) or {}
             self._tell_of_the_suite()
             recorded = recorded_config(self.run_dir)
-            self._take_description({**recorded, "trainer": to_dict(self.config)})
+            self._take_description({**recorded, **self._to_come(recorded)})
             self._snapshots.discard_after(self.iteration)
             # An evaluation to come again: that at the end of a run that had ended, which an
             # uninterrupted run would not have.
@@ -181,6 +181,26 @@ class Trainer:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
             write_config(self.run_dir, self.recorded)
             return (yield from self._train())
+
+    def _to_come(self, recorded: dict[str, Any]) -> dict[str, Any]:
+        """What a run that goes on has its own of in `config.json`: settings, and its protocol.
+
+        A warning where evaluations on record are by another protocol than those to come.
+        """
+        own = {"trainer": to_dict(self.config)}
+        if self.config.evaluation_interval is None:
+            return own
+        protocol = self.protocol()
+        before = recorded.get("protocol", protocol)
+        if before != protocol and read_rows(self.run_dir / EVALUATIONS):
+            names = sorted(n for n in {*before, *protocol} if before.get(n) != protocol.get(n))
+            changes = ", ".join(f"{n} {before.get(n)} to {protocol.get(n)}" for n in names)
+            warnings.warn(
+                f"evaluations of {self.run_dir} up to here are by another protocol than those to "
+                f"come, from {changes}: they do not compare",
+                stacklevel=2,
+            )
+        return {**own, "protocol": protocol}
 
     def _first_state(self) -> PyTree:
         """What training begins with: fresh, or what another run has learned."""
@@ -223,7 +243,10 @@ class Trainer:
         refuse_links(self.run_dir)
         self._take_description(recorded_config(self.run_dir))
         self._check_networks()
-        iteration, tree = self._snapshots.read(best=best)
+        self.take_up(*self._snapshots.read(best=best), episodes=episodes)
+
+    def take_up(self, iteration: int, tree: PyTree, *, episodes: bool = False) -> None:
+        """Take state and counters from the tree of a snapshot of this run, as `load` does."""
         with self._snapshots.reading(iteration):
             if episodes:
                 check_whole(tree, self.run_dir)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from adaptax.core.config import check_numbers, check_positive
+from adaptax.core.config import check_numbers, check_positive, check_types
 from adaptax.core.errors import check, unknown_name
 from adaptax.experiment.evaluator import EvaluatorConfig
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
+DEFAULT_ITERATIONS = 100
+"""Of a run that has no limit."""
 A_DAY = 24 * 3600
 MOST_STEPS_A_SECOND = 10**6
 """Which only the fastest environments take."""
@@ -62,6 +65,10 @@ class TrainerConfig:
     run, or undo the iteration and go on with new episodes."""
 
     def __post_init__(self) -> None:
+        for name in ("run_dir", "init_from", "recipe"):
+            if isinstance(path := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(path))
+        check_types(self, "trainer")
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
         for name in self.trackers:
             if name not in get_args(Tracker):
@@ -80,7 +87,7 @@ class TrainerConfig:
             "seconds": self.max_seconds,
         }
         set_ones = {name: limit for name, limit in limits.items() if limit is not None}
-        return set_ones or {"iteration": 100}
+        return set_ones or {"iteration": DEFAULT_ITERATIONS}
 
 
 def warn_of_days(config: TrainerConfig) -> None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adaptax.core.config import check_positive, check_unit, from_dict, to_dict
+from adaptax.core.config import check_positive, check_types, check_unit, from_dict, to_dict
 from adaptax.core.errors import ConfigError
 
 
@@ -99,6 +101,44 @@ def test_a_wrong_value_is_named_with_its_place(data, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"count": 1e3}, "run.count: expected int, not 1000.0"),
+        ({"limit": 2.0}, "run.limit: expected int, not 2.0"),
+        ({"sizes": [8, 8]}, "run.sizes: expected tuple, not [8, 8]"),
+        ({"sizes": (8.0,)}, "run.sizes: expected int, not 8.0"),
+        ({"name": Path("a")}, f"run.name: expected str, not {Path('a')!r}"),
+        ({"mode": "slow"}, "run.mode: 'slow' is not one of ('fast', 'exact')"),
+        ({"inner": {"rate": 0.5}}, "run.inner: expected Inner, not {'rate': 0.5}"),
+        ({"inner": Inner(True)}, "run.inner.rate: expected float, not True"),
+    ],
+)
+def test_values_of_a_config_that_is_made_directly_are_of_the_types_of_its_fields(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        check_types(Outer(**changes), "run")
+    assert str(caught.value) == message
+    check_types(OTHER, "run")
+
+
+@dataclass(frozen=True)
+class Strange:
+    numbers: int | float | None = 0.5
+    call: Callable[[int], int] | None = None
+    table: dict[str, int] = field(default_factory=dict)
+    whatever: Any = None
+    rate: float = 1
+
+
+def test_types_that_no_config_of_ours_has_are_let_pass():
+    check_types(Strange(), "run")
+    check_types(Strange(2, lambda x: x, {"a": 1}, [1]), "run")
+
+
+def test_a_path_serves_as_text():
+    assert from_dict(Outer, {"name": Path("a") / "b"}).name == str(Path("a") / "b")
+
+
 def test_an_unknown_name_gets_the_nearest_one():
     with pytest.raises(ConfigError, match=r"unknown setting 'run.inner.rat'.*'run.inner.rate'"):
         from_dict(Outer, {"inner": {"rat": 0.5}}, where="run")
@@ -114,6 +154,15 @@ def test_anything_but_an_object_is_refused(data):
 def test_check_positive_refuses(value):
     with pytest.raises(ConfigError, match="limit must be greater than 0"):
         Outer(limit=value)
+
+
+def test_checks_of_size_name_a_field_that_holds_no_number():
+    with pytest.raises(ConfigError, match=r"count: expected a number .*, not '3'"):
+        Outer(count="3")
+    with pytest.raises(ConfigError, match=r"limit: expected a number .*, not \[1, 2\]"):
+        Outer(limit=[1, 2])
+    with pytest.raises(ConfigError, match=r"rate: expected a number .*, not 'x'"):
+        Inner("x")
 
 
 @pytest.mark.parametrize("value", [-0.001, 1.001, float("nan"), float("inf")])

@@ -78,6 +78,17 @@ def test_the_threshold_is_nine_tenths_of_the_way_to_the_best_group(groups):
     assert record(*groups)["threshold"] == pytest.approx(0.9 * GOOD.mean())
 
 
+def test_what_began_with_another_run_is_no_start_of_the_threshold(groups, tmp_path):
+    trainer = {"seed": 0, "init_from": "runs/other"}
+    begun = make_run(tmp_path / "begun", 0, np.full(3, 40.0), trainer=trainer)
+    log = begun / "evaluations.jsonl"
+    last = log.read_text().splitlines()[-1]
+    first = last.replace('"iteration": 3', '"iteration": 0')
+    log.write_text(f"{first}\n{last}\n")
+    assert record(*groups, begun)["threshold"] == pytest.approx(0.9 * 40.0)
+    assert record(begun)["threshold"] is None
+
+
 def test_a_profile_falls_from_one_to_zero(groups):
     found = record(*groups)
     assert (found["levels"][0], found["levels"][-1]) == (POOR.min(), GOOD.max())

@@ -202,7 +202,7 @@ def test_smoothing_is_a_mean_over_a_centred_window():
     np.testing.assert_allclose(curves.smoothed(y), expected, atol=1e-12)
 
 
-def test_adaptation_shows_the_last_evaluation_and_the_untrained_agent_in_grey(tmp_path):
+def test_adaptation_shows_the_last_evaluation_and_that_before_training_in_grey(tmp_path):
     run = make_run(tmp_path / "a", evaluations=(0, 2, 4))
     figure = plot_adaptation([run], tmp_path / "a.png")
     axes = figure.axes[0]
@@ -210,7 +210,7 @@ def test_adaptation_shows_the_last_evaluation_and_the_untrained_agent_in_grey(tm
     assert axes.get_ylabel() == "mean return of an episode (sum of rewards)"
     assert lines(figure) == {
         "rl2-ppo on point-goal, 1 seed, 4 M steps": [[1.0, 2.0, 3.0], [41.0, 42.0, 43.0]],
-        "untrained agent": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]],
+        "before training": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]],
     }
     assert bands(figure) == [(39.0, 46.0), (-1.0, 6.0)]
     assert axes.lines[1].get_color() == plot.GREY

@@ -182,12 +182,12 @@ def test_list_tells_recipes(capsys):
 def test_toml_of_a_recipe_is_read_back(tmp_path):
     tables = {
         "recipe": {"algorithm": "ppo", "suites": ["cartpole"], "source": 'a "sweep"'},
-        "algorithm": {"lr": 1e-5, "critic": {"lr": 0.1}, "memory": {"kind": "gru"}},
-        "trainer": {"num_steps": 5, "num_iterations": None},
+        "algorithm": {"lr": 1e-5, "critic": {"lr": None}, "max_grad_norm": None},
+        "trainer": {"num_steps": 5, "patience": None},
     }
     path = tmp_path / "own.toml"
     path.write_text(to_toml(tables))
     recipe = read_recipe(path, "own")
     assert recipe.about == About("ppo", ("cartpole",), 'a "sweep"')
-    assert recipe.algorithm == tables["algorithm"] and recipe.trainer == {"num_steps": 5}
+    assert recipe.algorithm == tables["algorithm"] and recipe.trainer == tables["trainer"]
     assert dataclasses.replace(recipe, name="x").to_dict()["settings"]["suite"] == {}

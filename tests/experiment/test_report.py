@@ -19,8 +19,11 @@ from scored_runs import make_group, make_run
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import cli, report, report_figures, report_page, video
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import Curve, load_groups
 from adaptax.experiment.report import write_report
+from adaptax.experiment.train_command import train_command
+from adaptax.experiment.trainer_config import TrainerConfig
 
 SCORES = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5]])
 EVIL = "<b onclick=x>\"&'</script>"
@@ -150,6 +153,7 @@ def test_figures_hold_what_the_runs_tell(page):
     goals = [f for f in figures.values() if f["layout"]["xaxis"]["title"]["text"] == "goal[0]"]
     np.testing.assert_allclose(goals[0]["data"][0]["marker"]["color"], SCORES.mean(axis=0))
     assert figures["classes"]["data"][0]["y"] == ["kind-0", "kind-1"]
+    assert "before training" in [trace.get("name") for trace in figures["adaptation"]["data"]]
 
 
 def test_every_figure_has_a_name_and_every_curve_a_box(page):
@@ -243,6 +247,18 @@ def test_the_command_trains_the_same_and_the_recipe_is_named(
     lines = [line.strip(" \\") for line in page.texts["pre"][0].splitlines()]
     limits = [line for line in lines if line.startswith(("--num-", "--max-"))]
     assert set(lines[1:]) == {"--seed 3", *flags, *limits} and said in page.texts["p"]
+
+
+def test_the_command_of_a_run_without_a_limit_has_not_that_of_its_recipe():
+    suite = make_suite("cartpole")
+    trainer = to_dict(TrainerConfig(run_dir="run", recipe="ppo-classic"))
+    algorithm = {"name": "ppo", **to_dict(make_algorithm("ppo", suite.spec).config)}
+    recorded = {"name": "cartpole", **to_dict(suite.config)}
+    config = {"algorithm": algorithm, "suite": recorded, "trainer": trainer}
+    command = train_command(config, [0]).replace("\\\n", " ")
+    assert "--num-iterations 100" in command
+    again = cli.train_options("ppo", "cartpole", shlex.split(command)[4:])[1].trainer
+    assert (again.num_steps, again.limits()) == (None, {"iteration": 100})
 
 
 def test_a_recipe_that_is_gone_is_said_and_all_settings_are_flags(tmp_path, monkeypatch):

@@ -114,6 +114,7 @@ def test_the_card_has_the_evaluation_of_the_weights_as_the_hub_reads_it(export):
     text = (export / "README.md").read_text()
     _, front, rest = text.split("---\n", 2)
     about = yaml.safe_load(front)
+    assert "| episode | return | before training |" in rest
     (entry,) = about["model-index"]
     (result,) = entry["results"]
     assert about["library_name"] == "adaptax"
@@ -159,6 +160,47 @@ def test_the_best_snapshot_is_evaluated_where_it_was_not(run_dir, tmp_path):
     trainer.close()
     assert isinstance(evaluation, Evaluation)
     assert evaluation.row()["episodes"] == row["episodes"]
+
+
+def test_figures_are_of_the_weights_that_are_exported_where_the_run_goes_on(
+    run_dir, tmp_path, monkeypatch
+):
+    copy, later = tmp_path / "copy", tmp_path / "later"
+    shutil.copytree(run_dir, copy)
+    (copy / "evaluations.jsonl").unlink()
+    later.mkdir()
+    newest = ["iteration-00000004", "iteration-00000004.json"]
+    for name in newest:
+        (copy / "snapshots" / name).rename(later / name)
+    read = Snapshots.read
+
+    def read_before_another_is_saved(snapshots, **settings):
+        found = read(snapshots, **settings)
+        for name in newest:
+            if (later / name).exists():
+                (later / name).rename(copy / "snapshots" / name)
+        return found
+
+    monkeypatch.setattr(Snapshots, "read", read_before_another_is_saved)
+    export = adaptax.export_run(copy, tmp_path / "export")
+    monkeypatch.undo()
+    row = read_rows(export / "evaluations.jsonl")[-1]
+    assert row["iteration"] == 3
+    assert row["num_steps"] == read_rows(export / "progress.jsonl")[-1]["num_steps"]
+    trainer = adaptax.load_run(export)
+    trainer.load()
+    assert trainer.evaluate().row()["episodes"] == row["episodes"]
+    trainer.close()
+
+
+def test_an_export_of_what_began_with_another_run_has_no_row_of_fresh_networks(run_dir, tmp_path):
+    settings = {"num_iterations": 1, "evaluation_interval": None, "quiet": True}
+    begun = tmp_path / "begun"
+    adaptax.train(
+        "rl2-ppo", "point-goal", algorithm=ALGORITHM, run_dir=begun, init_from=run_dir, **settings
+    ).close()
+    export = adaptax.export_run(begun, tmp_path / "export")
+    assert [row["iteration"] for row in read_rows(export / "evaluations.jsonl")] == [1]
 
 
 @pytest.mark.parametrize("command", ["export", "import"])

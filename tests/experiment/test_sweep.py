@@ -20,11 +20,14 @@ import adaptax
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli, sweep
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import load_groups
 from adaptax.experiment.group import write_group
 from adaptax.experiment.jobs import Ended
+from adaptax.experiment.member import spec_of
 from adaptax.experiment.report import write_report
 from adaptax.experiment.sweep_space import checked_space, read_space, with_settings
+from adaptax.experiment.trainer_config import TrainerConfig
 
 PPO = {"name": "ppo", **to_dict(adaptax.PPOConfig())}
 SPACE = {
@@ -205,6 +208,29 @@ def test_a_finished_sweep_is_a_recipe(fake, tmp_path):
     assert recipe["algorithm"] == {**expected, "discount": 0.9}
     assert recipe["suite"] == {"num_test_tasks": 7}
     assert recipe["trainer"] == {"num_steps": 5000}
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(name, tmp_path):
+    suite = make_suite("point-goal" if name == "sac" else "cartpole")
+    algorithm = make_algorithm(name, suite.spec, max_grad_norm=None)
+    config = TrainerConfig(run_dir="", num_iterations=3)
+    plan = sweep.make_plan(
+        spec_of(algorithm, suite, config),
+        {"algorithm.lr": {"low": 1e-4, "high": 1e-2}},
+        seeds=(0, 1),
+        winner_seeds=None,
+        num_trials=2,
+        metric="return",
+        prune=True,
+        num_processes=1,
+    )
+    path = tmp_path / "recipe.toml"
+    path.write_text(sweep.recipe(plan, {"algorithm.lr": 3e-3}))
+    recipe, options = cli.train_options(name, suite.name, ["--recipe", str(path)])
+    assert recipe.trainer == {"num_iterations": 3}
+    assert type(algorithm.config)().max_grad_norm is not None
+    assert (options.algorithm.max_grad_norm, options.algorithm.lr) == (None, 3e-3)
 
 
 def test_settings_within_a_setting_have_a_table_of_their_own():

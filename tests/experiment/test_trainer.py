@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from toys import cliff_suite, fingerprint
 
+import adaptax
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, SnapshotError
 from adaptax.core.experience import PyTree
@@ -414,6 +416,67 @@ def test_config_holds_every_value_and_versions_before_the_first_step(tmp_path):
     assert found["trainer"].keys() == set(TrainerConfig.__dataclass_fields__)
     assert found["versions"]["jax"] == jax.__version__
     assert found["task_set"] == run.suite.task_set_hash()
+
+
+def test_a_protocol_that_changes_at_resume_is_on_record_and_warned_of(tmp_path):
+    settings = {"num_iterations": 2, "evaluation_interval": 1}
+    trainer(tmp_path / "run", **settings).run()
+    config = tmp_path / "run" / "config.json"
+    before = json.loads(config.read_text())["protocol"]
+    settings = {**settings, "num_iterations": 3}
+    other = EvaluatorConfig(num_tasks=1, num_episodes=1, deterministic=True)
+    run = trainer(tmp_path / "run", evaluation=other, **settings)
+    words = r"another protocol .*, from deterministic False to True, num_episodes 2 to 1: "
+    with pytest.warns(UserWarning, match=words) as caught:
+        run.resume()
+    assert len(caught) == 1
+    found = json.loads(config.read_text())
+    assert found["protocol"] == {**before, "num_episodes": 1, "deterministic": True}
+    assert found["trainer"]["evaluation"]["deterministic"] is True
+
+
+def test_a_run_that_goes_on_without_evaluations_keeps_the_protocol_of_those_it_has(tmp_path):
+    trainer(tmp_path / "run", num_iterations=1, evaluation_interval=1).run()
+    config = tmp_path / "run" / "config.json"
+    before = json.loads(config.read_text())["protocol"]
+    other = EvaluatorConfig(num_tasks=1, num_episodes=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer(tmp_path / "run", num_iterations=2, evaluation=other).resume()
+    assert json.loads(config.read_text())["protocol"] == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_steps": 1e3}, "trainer.num_steps: expected int, not 1000.0"),
+        ({"num_iterations": "3"}, "trainer.num_iterations: expected int, not '3'"),
+        ({"seed": np.int64(1)}, r"trainer.seed: expected int, not np.int64\(1\)"),
+        ({"callbacks": ["x"]}, r"trainer.callbacks: expected tuple, not \['x'\]"),
+        ({"evaluation": EvaluatorConfig(num_tasks=1.0)}, "evaluation.num_tasks: expected int"),
+    ],
+)
+def test_a_setting_that_could_not_be_read_back_is_refused_before_anything(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainerConfig(run_dir="run", **settings)
+
+
+def test_a_setting_of_an_algorithm_that_could_not_be_read_back_is_refused():
+    with pytest.raises(ConfigError, match=r"hidden_sizes: expected .*, not \[16, 16\]"):
+        adaptax.ReinforceConfig(hidden_sizes=[16, 16])
+    config, spec = adaptax.ReinforceConfig(normalize_obs=1), cliff_suite().spec
+    with pytest.raises(ConfigError, match=r"algorithm.normalize_obs: expected bool, not 1"):
+        adaptax.Reinforce(config, spec)
+
+
+def test_paths_of_the_trainer_may_be_path_objects(tmp_path):
+    run_dir, suite = tmp_path / "run", cliff_suite()
+    config = TrainerConfig(run_dir, num_iterations=1, evaluation_interval=None, init_from=run_dir)
+    assert config.init_from == str(run_dir)
+    config = replace(config, init_from=None)
+    Trainer(config, Walker(suite.spec, GOAL), suite).run()
+    found = json.loads((run_dir / "config.json").read_text())["trainer"]
+    assert found["run_dir"] == str(run_dir)
 
 
 def test_the_task_set_has_its_own_hash():
