@@ -16,7 +16,14 @@ def test_the_code_runs(tmp_path, monkeypatch):
     for number in (10, 20):
         source = source.replace(f"num_iterations={number}", f"num_iterations={number // 10}")
         source = source.replace(f'"num_iterations": {number}', f'"num_iterations": {number // 10}')
-    exec(compile(source, "callbacks.md", "exec", dont_inherit=True), {"__name__": "page"})
+    names = {"__name__": "page"}
+    exec(compile(source, "callbacks.md", "exec", dont_inherit=True), names)
     assert all(row["pace"] > 0 for row in read_rows(Path("runs/pace/progress.jsonl")))
     first, second = (row["best"] for row in read_rows(Path("runs/best/progress.jsonl")))
     assert first <= second
+    best = names["Best"]()
+    assert [best.on_row(None, {"train/return": x})["best"] for x in (-1.0, None, 0.0)] == [
+        -1,
+        -1,
+        0,
+    ]

@@ -140,6 +140,8 @@ def _plain(value: Any) -> Any:
         return to_dict(value)
     if callable(value):
         return {"function": f"{value.__module__}.{getattr(value, '__qualname__', '')}"}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -20,6 +20,8 @@ from adaptax.experiment.console import say
 C = TypeVar("C")
 Where = Literal["here", "ray"]
 Import = Annotated[str | None, tyro.conf.arg(name="import", metavar="MODULE")]
+YesOrNo = Annotated[bool | None, tyro.conf.arg(metavar="")]
+"""Two flags, and neither of them may be given."""
 RunDir = Annotated[Positional[str], tyro.conf.arg(metavar="RUN_DIR")]
 
 
@@ -78,7 +80,8 @@ class ResumeArgs:
     quiet: bool = False
     """No progress on the console, whatever the run was started with."""
     num_workers: Annotated[int | None, tyro.conf.arg(name="suite.num-workers")] = None
-    """Processes that hold the environments from here on, which changes no data; 0 is this one."""
+    """Processes that hold the environments (of a group, those of every member) from here on, which
+    changes no data; 0 is this one."""
     on: Where = "here"
     """Where the seeds of a group are trained: here, or each as a task of a Ray cluster."""
 
@@ -100,8 +103,8 @@ class EvaluateArgs:
     from then on."""
     num_test_episodes: int | None = None
     """Episodes of the agent after those."""
-    deterministic: bool = False
-    """Act by the mode of the policy."""
+    deterministic: YesOrNo = None
+    """Act by the mode of the policy; --no-deterministic: draw from it."""
     best: bool = False
     """The snapshot with the highest return in training, instead of the newest."""
     imports: Import = None
@@ -117,8 +120,8 @@ class PlotArgs:
     run_dirs: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN_DIR")]
     """Directories of runs or groups, or pretrained:NAME; runs that differ in their seed are one."""
     out: str | None = None
-    """File of the learning curve, the adaptation curve beside it; by default in the directory of
-    the run or the group, or here for several."""
+    """File of the learning curve, the others beside it; by default in the directory of the run or
+    the group, or here for several."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,8 @@ class DoctorArgs:
 def parse(cls: type[C], args: list[str], prog: str) -> C:
     """The dataclass `cls` from flags; raises a one-line ConfigError instead of tyro's box."""
     box = io.StringIO()
+    words = _yes_or_no(cls)
+    args = [word for arg in args for word in words.get(arg.replace("_", "-"), [arg])]
     try:
         with contextlib.redirect_stderr(box):
             return tyro.cli(cls, args=args, prog=prog)
@@ -223,6 +228,14 @@ def parse(cls: type[C], args: list[str], prog: str) -> C:
             meant = nearest_flag(given[0], list(_flags(cls)))
             message += f"; did you mean {meant}?" if meant else ""
         raise ConfigError(f"{message}; see {prog} --help") from None
+
+
+def _yes_or_no(cls: type[Any]) -> dict[str, list[str]]:
+    """What tyro is to read in place of the flags of YesOrNo, of which it knows nothing."""
+    hints = get_type_hints(cls, include_extras=True)
+    flags = [name.replace("_", "-") for name, hint in hints.items() if hint == YesOrNo]
+    yes = {f"--{flag}": [f"--{flag}", "True"] for flag in flags}
+    return yes | {f"--no-{flag}": [f"--{flag}", "False"] for flag in flags}
 
 
 PHRASES = (
@@ -308,9 +321,9 @@ def _flags(cls: type[Any], room: str = "--") -> Iterator[str]:
         flag = f"{room}{name.replace('_', '-')}"
         if isinstance(hint, type) and is_dataclass(hint):
             yield from _flags(hint, "--" if flag == "--trainer" else f"{flag}.")
-        elif get_origin(hint) is not Annotated:  # which are words without a flag
+        elif hint == YesOrNo or get_origin(hint) is not Annotated:  # some are words without a flag
             yield flag
-        if hint is bool:
+        if hint in (bool, YesOrNo):
             yield f"{room}no-{name.replace('_', '-')}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -116,6 +117,7 @@ def train(
     `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the environment
     compiles.
     """
+    settings = with_plain_paths(settings)
     chosen, agent = suite_or_name, algorithm_or_name
     _check_kind("an algorithm", agent, Algorithm)
     _check_kind("a suite", chosen, Suite)
@@ -141,7 +143,6 @@ def train(
     _check_room(settings, "algorithm", algorithm_or_name, agent.config)
     _check_room(settings, "suite", suite_or_name, chosen.config)
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
-    settings["run_dir"] = str(settings["run_dir"])
     config = from_dict(TrainerConfig, settings, where="trainer")
     trainer: Trainer | Group
     if seeds is None:
@@ -182,6 +183,11 @@ def _check_room(settings: Mapping[str, Any], room: str, given: str | object, con
         where = f"{room}={{{name!r}: {settings[name]!r}}}"
         where = where if isinstance(given, str) else f"it goes into the {room}'s config"
         raise ConfigError(f"{name!r} is a setting of the {room}, not of the trainer: {where}")
+
+
+def with_plain_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with paths as the text that configs hold."""
+    return {n: str(v) if isinstance(v, os.PathLike) else v for n, v in settings.items()}
 
 
 def default_run_dir(algorithm: str, suite: str) -> str:
@@ -239,7 +245,8 @@ def load_run(
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
-    settings = {**recorded["trainer"], **changes, **named, "run_dir": str(run_dir)}
+    settings = {**recorded["trainer"], **with_plain_paths(changes), **named}
+    settings["run_dir"] = str(run_dir)
     config = from_dict(TrainerConfig, settings, where="trainer")
     return Trainer(config, algorithm, suite, own_callbacks)
 

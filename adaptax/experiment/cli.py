@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,8 +169,8 @@ def train_command(args: list[str]) -> None:
     from adaptax.experiment.trainer import Trainer
 
     recipe, options = train_options(*names, args[2:])
-    together = "--on ray trains the seeds of a group: say which, for example --seeds 0:5"
-    check(options.on == "here" or options.seeds is not None, together)
+    several = options.seeds is not None
+    check(options.on == "here" or several, f"{TOGETHER}: say which, for example --seeds 0:5")
     set_up_process(options.trainer.num_cores)
     suite = with_config(make, options.suite)
     algorithm = algorithm_class(options.algorithm, suite.spec)
@@ -328,14 +328,15 @@ def resume_command(args: list[str]) -> None:
         set_up_process(plan.training["trainer"]["num_cores"])
         _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume())
         return
+    changes["num_workers"] = options.num_workers
     seeds = group_seeds(run_dir)
+    check(options.on == "here" or seeds is not None, f"{TOGETHER}, and {run_dir} is one run")
     first = run_dir if seeds is None else begun_member(run_dir, seeds)
     set_up_process(recorded_trainer(first).num_cores)
     if seeds is not None:
         group = load_group(run_dir, seeds, **changes)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
-    changes["num_workers"] = options.num_workers
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     _to_its_end(trainer, trainer.resume)
 
@@ -345,27 +346,34 @@ def evaluate_command(args: list[str]) -> None:
     options = parse(EvaluateArgs, args, "adaptax evaluate")
     permit(options.imports)
     from adaptax.core.devices import check_platform
+    from adaptax.experiment.group import group_seeds
+    from adaptax.experiment.pretrained import run_path
+
+    check_platform()
+    seeds = group_seeds(run_path(options.run_dir))
+    if seeds is None:
+        _evaluate(options)
+    else:
+        _evaluate_members(options, seeds)
+
+
+def _evaluate(options: EvaluateArgs) -> None:
+    """Evaluate a run."""
     from adaptax.experiment.build import recorded_trainer
     from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
-    from adaptax.experiment.group import group_seeds
     from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.run_dir import read_config
 
-    check_platform()
     run_dir = run_path(options.run_dir)
-    if (seeds := group_seeds(run_dir)) is not None:
-        _evaluate_members(options.run_dir, seeds, args)
-        return
     protocol = to_dict(recorded_trainer(run_dir).evaluation)
-    asked = {name: getattr(options, name) for name in protocol if name != "deterministic"}
-    protocol |= {name: value for name, value in asked.items() if value is not None}
-    protocol["deterministic"] = protocol["deterministic"] or options.deterministic
+    given = {name: getattr(options, name) for name in protocol}
+    given = {name: value for name, value in given.items() if value is not None}
+    protocol |= given
     found = "may not compare with what it was"
     trainer = _load(options.run_dir, found, ("device",), evaluation=protocol)
-    given = {name for name, value in vars(options).items() if value not in (None, False)}
     then = read_config(run_dir).get("protocol", {})
     for name, now in trainer.protocol().items():
-        if name in then.keys() - given and then[name] != now:
+        if name in then.keys() - given.keys() and then[name] != now:
             text = f"protocol.{name} was {then[name]}, is {now}"
             warnings.warn(f"{options.run_dir} {found}: {text}", stacklevel=2)
     try:
@@ -378,21 +386,30 @@ def evaluate_command(args: list[str]) -> None:
         trainer.close()
 
 
-def _evaluate_members(run_dir: str, seeds: Sequence[int], args: list[str]) -> None:
-    """Evaluate every seed of a group; as JSON, a list of what each one gives."""
-    from adaptax.experiment.group import member_dir
+def _evaluate_members(options: EvaluateArgs, seeds: Sequence[int]) -> None:
+    """Evaluate every seed of a group; as JSON, a list of what each one gives.
 
-    as_json, reports = "--json" in args, list[Any]()
+    One that cannot be evaluated leaves the others; then an AdaptaxError names it.
+    """
+    from adaptax.experiment.group import failure_of, member_dir
+
+    reports, failed = list[Any](), dict[str, str]()
     for seed in seeds:
         text = io.StringIO()
-        mine = [str(member_dir(Path(run_dir), seed)) if a == run_dir else a for a in args]
-        with contextlib.redirect_stdout(text if as_json else sys.stdout):
-            print("" if as_json else f"seed {seed}: ", end="")
-            evaluate_command(mine)
-        if as_json:
+        with contextlib.redirect_stdout(text if options.json else sys.stdout):
+            print("" if options.json else f"seed {seed}: ", end="")
+            try:
+                _evaluate(replace(options, run_dir=str(member_dir(Path(options.run_dir), seed))))
+            except AdaptaxError as error:
+                failed[f"seed {seed}"] = str(error)
+                print("cannot be evaluated")
+                continue
+        if options.json:
             reports.append(json.loads(text.getvalue()))
-    if as_json:
+    if options.json:
         print(json.dumps(reports, indent=2))
+    if failed:
+        raise failure_of(failed)
 
 
 def plot_command(args: list[str]) -> None:
@@ -410,11 +427,13 @@ def plot_command(args: list[str]) -> None:
     paths = [run_path(run_dir) for run_dir in options.run_dirs]
     folder = paths[0] if len(paths) == 1 and not is_pretrained(paths[0]) else Path()
     run_dirs = with_members(paths)
-    learning, adaptation = folder / "learning.png", folder / "adaptation.png"
+    pictures = ("learning.png", "adaptation.png", "classes.png")
+    learning, adaptation, classes = (folder / name for name in pictures)
     if options.out is not None:
         learning = Path(options.out)
         check_picture(learning)
         adaptation = learning.with_stem(f"{learning.stem}-adaptation")
+        classes = learning.with_stem(f"{learning.stem}-classes")
     runs = {run_dir: read_config(run_dir) for run_dir in run_dirs}
     for line in differences_between(runs):
         warnings.warn(f"these runs may not compare: {line}", stacklevel=2)
@@ -424,8 +443,8 @@ def plot_command(args: list[str]) -> None:
         plot_adaptation(run_dirs, adaptation)
         print(f"wrote {adaptation}")
     if has_classes(run_dirs):
-        plot_classes(run_dirs, learning.with_stem("classes"))
-        print(f"wrote {learning.with_stem('classes')}")
+        plot_classes(run_dirs, classes)
+        print(f"wrote {classes}")
 
 
 def compare_command(args: list[str]) -> None:
@@ -556,6 +575,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 HELP = {"-h", "--help"}
+TOGETHER = "--on ray trains the seeds of a group"
 TRAINING = ("train", "sweep", "resume")
 COMPILING = ("train", "sweep", "resume", "evaluate", "video", "export")
 """Commands of which a second run need not compile again."""

@@ -17,7 +17,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError, check
-from adaptax.experiment.build import PLACES
 from adaptax.experiment.curves import (
     Curve,
     Run,
@@ -288,15 +287,20 @@ def _warnings(groups: Sequence[RunGroup]) -> list[str]:
     runs = [run for group in groups for run in group.runs]
     machine = ("device", "processor", "num_cores", "versions")
     found = differences_between(_configs(runs), machine)
-    for name in (n for n in runs[0].settings if n.startswith("suite.")):
+    for name in (n for n in runs[0].shaping if n.startswith("suite.")):
         values = {str(run.settings.get(name)): run.directory for run in runs}
-        if len(values) > 1 and name.removeprefix("suite.") not in PLACES:
+        if len(values) > 1:
             found.append(f"{name} is " + ", ".join(f"{v} in {d}" for v, d in values.items()))
     steps = sorted({run.evaluations[-1]["num_steps"] for run in runs})
     if steps[-1] > (1 + SAME_STEPS) * steps[0]:
         found.append(f"their last evaluations are at {steps[0]:,} to {steps[-1]:,} steps")
     lines = [f"these runs may not compare: {line}" for line in found]
     for group in groups:
+        if differing := group.differences():
+            more = f" (and {len(differing) - 1} more)" if differing[1:] else ""
+            lines.append(
+                f"{group.name} is not one training from several seeds: {differing[0]}{more}"
+            )
         seeds = {run.seed for run in group.runs}
         if len(seeds) == 1:
             lines.append(f"{group.name} is one seed, of which no interval can be told")

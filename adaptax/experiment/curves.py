@@ -12,6 +12,7 @@ import numpy as np
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.files import parse_json, read_plain
+from adaptax.experiment.build import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
@@ -49,6 +50,11 @@ class Run:
     config: dict[str, Any]
     """What `config.json` holds."""
 
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """The settings but for those that change no data."""
+        return {n: v for n, v in self.settings.items() if n.removeprefix("suite.") not in PLACES}
+
 
 @dataclass(frozen=True)
 class RunGroup:
@@ -59,6 +65,15 @@ class RunGroup:
     directory: Path
     """The group's folder, or the first run's."""
     runs: list[Run]
+
+    def differences(self) -> list[str]:
+        """The algorithm's settings in which the runs differ, a line each."""
+        lines = []
+        for name in dict.fromkeys(n for run in self.runs for n in run.settings):
+            values = {str(run.settings.get(name)): run.directory.name for run in self.runs}
+            if name.startswith("algorithm.") and len(values) > 1:
+                lines.append(f"{name} is " + ", ".join(f"{v} in {d}" for v, d in values.items()))
+        return lines
 
 
 def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
@@ -109,7 +124,7 @@ def _differing(run: Run, others: list[Run]) -> list[str]:
     """The settings in which others differ, as this run has them."""
     return [
         f"{name.rpartition('.')[2]}={value}"
-        for name, value in run.settings.items()
+        for name, value in run.shaping.items()
         if any(other.settings.get(name) != value for other in others)
     ]
 
@@ -191,7 +206,7 @@ def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """Runs by their settings, in the order given; what sets groups of a name apart is named."""
     members: dict[str, list[Run]] = {}
     for run in runs:
-        members.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
+        members.setdefault(json.dumps(run.shaping, sort_keys=True), []).append(run)
     groups = []
     for group in members.values():
         run = group[0]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
 import json
+import operator
+import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,15 +37,24 @@ from adaptax.core.errors import (
     one_line,
 )
 from adaptax.core.experience import PyTree
-from adaptax.core.files import parse_json, read_plain, replacing
+from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say
+from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import CONFIG, GROUP, make_run_dir, writing
+from adaptax.experiment.run_dir import (
+    CONFIG,
+    GROUP,
+    NEXT_GROUP,
+    clear_run,
+    locked,
+    make_run_dir,
+    writing,
+)
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
-from adaptax.experiment.trainer import Trainer, Training, whats_next
+from adaptax.experiment.trainer import ELSEWHERE, Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.draws import Counted
 
@@ -85,6 +97,8 @@ class Group:
         self._are_alike = len({jax.tree.structure(m.algorithm) for m in self.members}) == 1
         self._interrupted = False
         self._is_compiled = False
+        self._replaces = False
+        """Whether the folder held another group when this one began."""
         self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
 
     @property
@@ -104,18 +118,31 @@ class Group:
         return self._to_their_end([member.from_the_start() for member in self.members])
 
     def begin(self) -> None:
-        """Make the folder, which says what seeds there are."""
+        """Make the folder, which says what seeds there are.
+
+        A group that it holds stays until one of this one's members has done an iteration.
+        """
         self.check_start()
         make_run_dir(self.run_dir)
-        write_group(self.run_dir, self.seeds)
+        self._set_replaces(has_begun(self.run_dir))
+        if not self._replaces:
+            write_group(self.run_dir, self.seeds)
+            return
+        with _held(self.run_dir, group_seeds(self.run_dir) or ()):  # so that nobody trains there
+            write_group(self.run_dir, self.seeds, NEXT_GROUP)
 
     def check_start(self) -> None:
         """Raise an AdaptaxError where the runs cannot begin; nothing is written or said."""
         self._check_folder()
+        if self.config.init_from is not None:
+            other = run_path(self.config.init_from).resolve()
+            apart = other.parent != self.run_dir.resolve()
+            check(apart, f"{other} is to be replaced by the group itself: {ELSEWHERE}")
         self.members[0].check_start()
 
     def resume(self) -> list[Metrics]:
         """Go on with every member from its own newest snapshot; one that has none begins anew."""
+        self._set_replaces(False)
         return self._to_their_end(
             [
                 member.from_snapshot()
@@ -132,9 +159,19 @@ class Group:
 
     def close(self) -> None:
         """Free all environments."""
+        if self.is_held:  # nothing of this one stays
+            (self.run_dir / NEXT_GROUP).unlink(missing_ok=True)
+            for member in self.members:
+                with contextlib.suppress(OSError):  # a member of the other is there, too
+                    member.run_dir.rmdir()
         self._threads.shutdown(wait=False)  # idle, or at what a second Ctrl-C breaks off
         for member in self.members:
             member.close()
+
+    def _set_replaces(self, replaces: bool) -> None:
+        self._replaces = replaces
+        for member in self.members:
+            member.replace_group = partial(replace_group, self.run_dir) if replaces else None
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
@@ -147,7 +184,7 @@ class Group:
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no group of runs; choose another --run-dir"
             )
-        if not overwrite:
+        if has_begun(run_dir) and not overwrite:
             raise AdaptaxError(
                 f"{run_dir} holds a group of runs already; choose another --run-dir, go on with "
                 f"`adaptax resume {run_dir}`, or replace it with --overwrite"
@@ -165,7 +202,7 @@ class Group:
         ended, failed = dict[int, Metrics](), dict[int, Exception]()
         asked, self._interrupted = dict(enumerate(trainings)), False
         self._answers: dict[int, Any] = dict.fromkeys(asked)
-        with progress, finish_iteration_on_signal(self._interrupt, self._parting):
+        with progress, finish_iteration_on_signal(self._interrupt, self.parting):
             try:
                 while asked:
                     for i, training in list(asked.items()):
@@ -180,6 +217,9 @@ class Group:
                             self._tell(progress, self.seeds[i], f"failed: {_why(error)}")
                             if not isinstance(error, AdaptaxError):
                                 traceback.print_exception(error)
+                    if self._interrupted:  # perhaps before some of them had begun
+                        for i in asked:
+                            self.members[i].break_off()
                     if asked:
                         first = min(self.members[i].iteration for i in asked) + 1
                         progress.begin(f"iteration {first}")
@@ -198,7 +238,7 @@ class Group:
             why = {f"seed {self.seeds[i]}": _why(error) for i, error in failed.items()}
             raise self.failure(why) from next(iter(failed.values()))
         if self._interrupted:
-            say(f"stopped; go on with: {self._way_on('group.resume()')}", sys.stderr)
+            say(f"stopped; {self.how_to_go_on('group.resume()')}", sys.stderr)
         elif not self.config.quiet:
             each = "" if self.members[0].has_commands else "evaluate() of each of group.members"
             say(whats_next(self.run_dir, each), sys.stdout)
@@ -224,6 +264,10 @@ class Group:
             except (NotFinite, EnvironmentFault):
                 for member, saved in zip(members, before, strict=True):
                     member.sampler.restore(saved)
+            except Exception:
+                for member, saved in zip(members, before, strict=True):
+                    member.save_snapshot(saved)  # what broke must not cost what was learned
+                raise
         # Alone it turns out whose fault it is.
         for i, member in zip(places, members, strict=True):
             try:
@@ -273,14 +317,9 @@ class Group:
 
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""
-        if not self.config.quiet:
-            say(f"go on with all: {self._way_on(ANEW)}", sys.stdout)
-        by_reason: dict[str, list[str]] = {}
-        for name, why in failed.items():
-            by_reason.setdefault(why, []).append(name)
-        return AdaptaxError(
-            "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
-        )
+        if self.is_held or not self.config.quiet:
+            say(self.how_to_go_on(), sys.stdout)
+        return failure_of(failed)
 
     @staticmethod
     def _tell(progress: Progress, seed: int, line: str) -> None:
@@ -288,17 +327,29 @@ class Group:
 
     def _interrupt(self) -> None:
         if self._interrupted:
-            raise KeyboardInterrupt(self._parting())
+            raise KeyboardInterrupt(self.parting())
         self._interrupted = True
         for member in self.members:
             member.break_off()
 
-    def _parting(self) -> str:
+    @property
+    def is_held(self) -> bool:
+        """Whether the folder holds another group yet, whose place this one is to take."""
+        return self._replaces and (self.run_dir / NEXT_GROUP).exists()
+
+    def how_to_go_on(self, from_python: str = ANEW) -> str:
+        """What there is to go on from, after an end before the end; `from_python` without names."""
+        if self.is_held:
+            return f"{self.run_dir} holds the group that it held before"
+        return f"go on with: {self._way_on(from_python)}"
+
+    def parting(self) -> str:
         """What an end at once says."""
+        if self.is_held:
+            return f"interrupted; {self.how_to_go_on()}"
         return f"interrupted; `{self._way_on(ANEW)}` goes on from the last snapshots"
 
     def _way_on(self, from_python: str) -> str:
-        """What goes on with all members."""
         return f"adaptax resume {self.run_dir}" if self.members[0].has_commands else from_python
 
 
@@ -320,20 +371,82 @@ def member_dir(run_dir: Path, seed: int) -> Path:
     return run_dir / f"seed-{seed}"
 
 
+def failure_of(failed: Mapping[str, str]) -> AdaptaxError:
+    """What says which members failed, and why; those that failed alike in one breath."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in failed.items():
+        by_reason.setdefault(why, []).append(name)
+    return AdaptaxError("; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items()))
+
+
 def begun_member(run_dir: Path, seeds: Sequence[int]) -> Path:
-    """The folder of the first member that has begun; where none has, that of the first seed."""
-    folders = [member_dir(run_dir, seed) for seed in seeds]
-    return next((folder for folder in folders if (folder / CONFIG).exists()), folders[0])
+    """The folder of the first member that has begun; an AdaptaxError where none has."""
+    for seed in seeds:
+        if (member_dir(run_dir, seed) / CONFIG).exists():
+            return member_dir(run_dir, seed)
+    raise AdaptaxError(f"{run_dir} is a group of which no seed had begun: train it again")
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Whether a folder holds a group of which a member has begun."""
+    seeds = group_seeds(run_dir) or ()
+    return any((member_dir(run_dir, seed) / CONFIG).exists() for seed in seeds)
+
+
+def replace_group(run_dir: Path) -> None:
+    """Have the group that waits for it take a folder; the one that holds it goes.
+
+    All of its members call it, perhaps at once from several processes: the first does it, and the
+    others wait until it is done. No member of either group is left but as its own, or not at all.
+    """
+    waiting = run_dir / NEXT_GROUP
+    try:
+        file = os.open(waiting, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        with contextlib.suppress(OSError):  # where files cannot be locked
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if not is_same_file(file, waiting):
+            return
+        old, new = group_seeds(run_dir) or (), group_seeds(run_dir, NEXT_GROUP) or ()
+        gone = [seed for seed in old if seed not in new]
+        with _held(run_dir, gone):
+            for seed in dict.fromkeys([*old, *new]):
+                clear_run(member_dir(run_dir, seed))
+            with writing(run_dir / GROUP):
+                os.replace(waiting, run_dir / GROUP)
+    finally:
+        os.close(file)
+    for seed in gone:
+        with contextlib.suppress(OSError):  # it holds more than the run, or there is none
+            member_dir(run_dir, seed).rmdir()
+
+
+@contextlib.contextmanager
+def _held(run_dir: Path, seeds: Sequence[int]) -> Iterator[None]:
+    """Hold the directories of members; an AdaptaxError where somebody trains one."""
+    with contextlib.ExitStack() as stack:
+        for seed in seeds:
+            if member_dir(run_dir, seed).is_dir():
+                stack.enter_context(locked(member_dir(run_dir, seed)))
+        yield
 
 
 def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     """The seeds; a ConfigError where there are none, or one comes twice."""
-    seeds = tuple(seeds)
-    check(0 < len(seeds) <= MOST_SEEDS, f"a group has 1 to {MOST_SEEDS} seeds, not {len(seeds)}")
-    whole = all(isinstance(seed, int) and 0 <= seed < 2**63 for seed in seeds)
-    check(whole, f"seeds must be integers in [0, 2^63), not {list(seeds)}")
-    check(len(set(seeds)) == len(seeds), f"a seed comes twice among {list(seeds)}")
-    return seeds
+    several = isinstance(seeds, Iterable)
+    check(several, f"seeds must be several, such as [0, 3] or range(5), not {seeds!r}")
+    given = list(seeds)
+    check(0 < len(given) <= MOST_SEEDS, f"a group has 1 to {MOST_SEEDS} seeds, not {len(given)}")
+    whole = f"seeds must be integers in [0, 2^63), not {given}"
+    try:
+        checked = tuple(map(operator.index, given))  # NumPy's integers too
+    except TypeError:
+        raise ConfigError(whole) from None
+    check(all(0 <= seed < 2**63 for seed in checked), whole)
+    check(len(set(checked)) == len(checked), f"a seed comes twice among {given}")
+    return checked
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -349,23 +462,23 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return checked_seeds(seeds)
 
 
-def write_group(run_dir: Path, seeds: Sequence[int]) -> None:
+def write_group(run_dir: Path, seeds: Sequence[int], name: str = GROUP) -> None:
     """Write which seeds a group has."""
-    with writing(run_dir / GROUP), replacing(run_dir / GROUP, ".tmp") as file:
+    with writing(run_dir / name), replacing(run_dir / name, ".tmp") as file:
         file.write((json.dumps({"seeds": list(seeds)}) + "\n").encode())
 
 
-def group_seeds(run_dir: Path) -> tuple[int, ...] | None:
+def group_seeds(run_dir: Path, name: str = GROUP) -> tuple[int, ...] | None:
     """The seeds of the group that a folder holds; None where it holds none."""
     try:
-        recorded = parse_json(read_plain(run_dir / GROUP))
+        recorded = parse_json(read_plain(run_dir / name))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise AdaptaxError(f"cannot read {run_dir / GROUP}: {error}") from None
+        raise AdaptaxError(f"cannot read {run_dir / name}: {error}") from None
     seeds = recorded.get("seeds") if isinstance(recorded, dict) else None
     if not isinstance(seeds, list):
-        raise AdaptaxError(f"{run_dir / GROUP} does not say which seeds the group has")
+        raise AdaptaxError(f"{run_dir / name} does not say which seeds the group has")
     return checked_seeds(seeds)
 
 

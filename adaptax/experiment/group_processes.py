@@ -45,7 +45,9 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
     for member in group.members:
         config = replace(member.config, num_cores=None)
         spec = spec_of(member.algorithm, member.suite, config)
-        programs[config.seed] = words_of({**spec, "go_on": go_on and has_begun(spec)})
+        replaces = member.replace_group is not None
+        spec |= {"go_on": go_on and has_begun(spec), "replaces": replaces}
+        programs[config.seed] = words_of(spec)
     return programs
 
 
@@ -61,7 +63,7 @@ def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
     if failed:
         raise group.failure(failed)
     if runs.interrupted:
-        say(f"stopped; go on with: adaptax resume {group.run_dir}", sys.stderr)
+        say(f"stopped; {group.how_to_go_on()}", sys.stderr)
     elif not quiet:
         say(whats_next(group.run_dir), sys.stdout)
     return not runs.interrupted
@@ -97,6 +99,8 @@ class MemberRuns:
         return failed
 
     def _show(self, progress: Progress) -> None:
+        if self.group.is_held:  # what is logged there is the other's
+            return
         logs = {m.config.seed: m.run_dir / PROGRESS for m in self.group.members}
         rows = {seed: newest_row(log) for seed, log in logs.items()}
         if known := {seed: row for seed, row in rows.items() if row is not None}:
@@ -110,4 +114,4 @@ class MemberRuns:
 
     def parting(self) -> str:
         """What an end at once says."""
-        return f"interrupted; `adaptax resume {self.group.run_dir}` goes on from the last snapshots"
+        return self.group.parting()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import recorded_algorithm, recorded_suite
-from adaptax.experiment.group import Group, member_dir
+from adaptax.experiment.group import Group, member_dir, replace_group
 from adaptax.experiment.run_dir import CONFIG, locked
 from adaptax.experiment.trainer import Trainer
 from adaptax.experiment.trainer_config import TrainerConfig
 
 Spec = dict[str, Any]
 """What is to be trained: `algorithm` and `suite` with their names, `trainer`, `seeds` of a group or
-None for a run, and whether to `go_on` from what there is. Plain values, as JSON knows them."""
+None for a run, whether to `go_on` from what there is, and whether the run is a member of a group
+that `replaces` another. Plain values, as JSON knows them."""
 MOST_SECONDS_TO_DIE = 10.0
 
 
@@ -33,6 +35,7 @@ def spec_of(algorithm: Algorithm[Any, Any], suite: Suite, config: TrainerConfig)
         "trainer": to_dict(config),
         "seeds": None,
         "go_on": False,
+        "replaces": False,
     }
 
 
@@ -48,7 +51,12 @@ def train(spec: Spec) -> bool:
     config = from_dict(TrainerConfig, spec["trainer"], where="trainer")
     seeds = spec["seeds"]
     runs: Trainer | Group
-    runs = Trainer(config, agent, suite) if seeds is None else Group(config, seeds, agent, suite)
+    if seeds is None:
+        runs = Trainer(config, agent, suite)
+        if spec["replaces"]:
+            runs.replace_group = partial(replace_group, runs.run_dir.parent)
+    else:
+        runs = Group(config, seeds, agent, suite)
     try:
         if not spec["go_on"]:
             runs.run()

@@ -28,6 +28,8 @@ CONFIG = "config.json"
 UNFINISHED = f"{CONFIG}.tmp"
 GROUP = "group.json"
 """What a group's folder holds beside its members' folders: which seeds they are."""
+NEXT_GROUP = f"{GROUP}.next"
+"""The same of a group that is to take its place, until this one has done an iteration."""
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 FILM_KINDS = (".gif", ".webp", ".mp4")
@@ -242,6 +244,16 @@ def begin_run(run_dir: Path, description: dict[str, Any]) -> None:
         file.write(_text(description))
         file.flush()
         _clear(run_dir)
+
+
+def clear_run(run_dir: Path) -> None:
+    """Delete a run's own files, the config last; strangers' stay, and the lock is its holder's."""
+    if run_dir.is_dir():
+        refuse_links(run_dir)
+        with writing(run_dir):
+            _clear(run_dir)
+            for name in (UNFINISHED, CONFIG):
+                (run_dir / name).unlink(missing_ok=True)
 
 
 def _clear(run_dir: Path) -> None:

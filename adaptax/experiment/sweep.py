@@ -34,6 +34,7 @@ from adaptax.experiment.build import (
     make_suite,
     recorded_algorithm,
     recorded_suite,
+    with_plain_paths,
 )
 from adaptax.experiment.comparison import Metric
 from adaptax.experiment.console import say
@@ -114,12 +115,13 @@ def sweep(
     trainer's, whose seed is also that of the search. The sweep is in `run_dir`, by default
     runs/ALGORITHM-SUITE-sweep.
     """
+    trainer = with_plain_paths(trainer)
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
     settings = recipe.algorithm_settings(algorithm or {}, trainer)
     trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}
     agent = make_algorithm(algorithm_name, made.spec, **settings)
-    run_dir = str(trainer.pop("run_dir", f"{default_run_dir(algorithm_name, suite_name)}-sweep"))
+    run_dir = trainer.pop("run_dir", f"{default_run_dir(algorithm_name, suite_name)}-sweep")
     config = from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}, where="trainer")
     plan = make_plan(
         spec_of(agent, made, config),

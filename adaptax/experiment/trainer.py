@@ -19,7 +19,14 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, whole_of
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import to_dict
-from adaptax.core.errors import ConfigError, DiskError, EnvironmentFault, NotFinite
+from adaptax.core.errors import (
+    AdaptaxError,
+    ConfigError,
+    DiskError,
+    EnvironmentFault,
+    NotFinite,
+    check,
+)
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
@@ -61,6 +68,7 @@ MOST_SECONDS = 0.5
 """Of one call of several iterations, after which signals and limits are looked at."""
 MOST_SKIPPED = 10
 """Iterations in a row that may be skipped before it counts as a fault that does not go away."""
+ELSEWHERE = "choose another --run-dir to begin with what it has learned"
 
 
 class Trainer:
@@ -91,6 +99,9 @@ class Trainer:
         self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
         self.alone = True
         """Whether it listens to Ctrl-C and says where it stopped, as a group does for all."""
+        self.replace_group: Callable[[], None] | None = None
+        """Has the group that it is of take the place of the one that the folder holds; called once
+        an iteration is done, and nothing is written before."""
         self.tell: Callable[[str], None] | None = None
         """Shows a line; None: the run's own console does."""
         self._given = self.callbacks = Callbacks(callbacks)
@@ -135,12 +146,14 @@ class Trainer:
         """A run, but for its iterations: it asks for some, and takes their rows."""
         overwrite, self._log = self.config.overwrite, self._new_log()
         self._renew_callbacks()
+        self._check_apart()
         check_run_dir(self.run_dir, overwrite=overwrite)
         state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
         with locked(self.run_dir) as self._hold:
             # Another may have had it meanwhile.
-            self._log.held = check_run_dir(self.run_dir, overwrite=overwrite)
+            holds_a_run = check_run_dir(self.run_dir, overwrite=overwrite)
+            self._log.held = holds_a_run or self.replace_group is not None
             self._tell_of_the_suite()
             self._from_the_start()
             self.state = state
@@ -151,6 +164,8 @@ class Trainer:
 
     def from_snapshot(self) -> Training:
         """A run that goes on from its newest snapshot, but for its iterations."""
+        if not self.run_dir.is_dir():
+            raise AdaptaxError(f"{self.run_dir} holds no run")
         self._log = self._new_log()
         self._renew_callbacks()
         with locked(self.run_dir) as self._hold:
@@ -212,12 +227,20 @@ class Trainer:
             return state
         return learned_elsewhere(run_path(self.config.init_from), self.algorithm, state)
 
+    def _check_apart(self) -> None:
+        """Refuse to begin with what the run would replace."""
+        if self.config.init_from is not None:
+            other = run_path(self.config.init_from)
+            apart = other.resolve() != self.run_dir.resolve()
+            check(apart, f"{other} is to be replaced by the run itself: {ELSEWHERE}")
+
     def check_start(self) -> None:
         """Raise an AdaptaxError where a run cannot begin; nothing is written or said.
 
         A warning where it will take days for certain.
         """
         installed_callbacks(self.config.callbacks)
+        self._check_apart()
         check_run_dir(self.run_dir, overwrite=self.config.overwrite)
         self.algorithm.check_size()
         warn_of_days(self.config)
@@ -372,7 +395,7 @@ class Trainer:
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
-                    self._save_snapshot(self.sampler.save())
+                    self.save_snapshot(self.sampler.save())
             self._finish()
         if not self._interrupted and not config.quiet:
             from_python = "" if self.has_commands else "trainer.evaluate()"
@@ -388,6 +411,8 @@ class Trainer:
         """Delete the run that the directory held, now that this one has shown that it can go."""
         if self._log.held:
             self._check_hold()
+            if self.replace_group is not None:
+                self.replace_group()
             begin_run(self.run_dir, self.recorded)
             self._log.held = False
 
@@ -401,6 +426,9 @@ class Trainer:
             except (NotFinite, EnvironmentFault):
                 self.sampler.restore(before)
                 self._one_by_one = num  # one of these goes wrong
+            except Exception:
+                self.save_snapshot(before)
+                raise
         self._one_by_one = max(self._one_by_one - 1, 0)
         return [self._one_iteration(before)]
 
@@ -450,11 +478,11 @@ class Trainer:
             self._num_skipped = 0
         except NotFinite as error:
             if self.config.on_nan == "stop" or self._num_skipped == MOST_SKIPPED:
-                self._save_snapshot(before)  # what broke must not cost what was learned
+                self.save_snapshot(before)  # what broke must not cost what was learned
                 raise
             metrics = self._skip(error)
         except Exception:
-            self._save_snapshot(before)
+            self.save_snapshot(before)
             raise
         self.seconds_each = time.perf_counter() - started
         self._seconds += self.seconds_each
@@ -507,7 +535,7 @@ class Trainer:
 
     def _finish(self) -> None:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
-            self._save_snapshot(self.sampler.save())
+            self.save_snapshot(self.sampler.save())
         evaluated = self.config.evaluation_interval is None or self._evaluation_due()
         if not self._interrupted and not evaluated:
             self._log_evaluation()
@@ -516,9 +544,11 @@ class Trainer:
             self._say(f"ended after iteration {self.iteration}: {self._stopped}")
         if self._unsaved is not None:
             raise self._unsaved
-        if self._interrupted and self._log.held:
+        if not self._interrupted or not self.alone:
+            return
+        if self._log.held:
             say(f"stopped; {self._parting_state()}", sys.stderr)
-        elif self._interrupted and self.alone:
+        else:
             way_on = f"adaptax resume {self.run_dir}" if self.has_commands else "trainer.resume()"
             say(f"stopped after iteration {self.iteration}; go on with: {way_on}", sys.stderr)
 
@@ -533,7 +563,7 @@ class Trainer:
         try:
             figures = self.evaluate().row()
         except Exception as error:
-            self._save_snapshot(self.sampler.save())
+            self.save_snapshot(self.sampler.save())
             if self.config.on_nan == "stop" or not isinstance(error, NotFinite):
                 raise
             warnings.warn(
@@ -551,7 +581,7 @@ class Trainer:
     def _say(self, line: str) -> None:
         (self.tell or self._progress.tell)(line)
 
-    def _save_snapshot(self, sampler: PyTree) -> None:
+    def save_snapshot(self, sampler: PyTree) -> None:
         """Write a snapshot, or warn that it could not be; it never is ahead of the log."""
         if self._log.held:  # what it would replace is of another run
             return

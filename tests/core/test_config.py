@@ -52,6 +52,10 @@ def test_to_dict_holds_every_field_of_nested_configs():
     }
 
 
+def test_a_path_is_its_text():
+    assert to_dict(Outer(name=Path("a/b")))["name"] == "a/b"
+
+
 @pytest.mark.parametrize("config", [Outer(), OTHER, dataclasses.replace(OTHER, sizes=())])
 def test_a_config_comes_back_equal_through_json(config):
     assert from_dict(Outer, json.loads(json.dumps(to_dict(config)))) == config

@@ -625,3 +625,45 @@ def test_a_closed_pipe_is_no_error(inside, words):
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
+
+
+def test_resume_of_one_run_does_not_go_on_ray(inside, capsys):
+    line = refused(["resume", "run", "--on", "ray"], capsys)
+    assert line == "--on ray trains the seeds of a group, and run is one run"
+
+
+def test_evaluate_takes_what_it_is_asked_for_whatever_is_recorded(inside, tmp_path, capsys):
+    """Also what is false or zero, without a warning that it is."""
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    config = run / "config.json"
+    recorded = json.loads(config.read_text())
+    own = {"deterministic": True, "num_test_episodes": 2}
+    recorded["protocol"] |= own
+    recorded["trainer"]["evaluation"] |= own
+    config.write_text(json.dumps(recorded))
+    words = ["evaluate", str(run), "--json"]
+    asked = {
+        (): own,
+        ("--no-deterministic",): {**own, "deterministic": False},
+        ("--num-test-episodes", "0"): {**own, "num_test_episodes": 0},
+    }
+    for flags, protocol in asked.items():
+        cli.main([*words, *flags])
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert json.loads(out)["protocol"].items() >= protocol.items()
+
+
+def test_the_pictures_of_a_plot_go_by_its_name(inside, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    log = run / "evaluations.jsonl"
+    classes = {"door": {"episodes": [{"success_mean": 0.5, "success_ci": None}]}}
+    rows = [{**row, "classes": classes} for row in read_rows(log)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cli.main(["plot", str(run), "--out", str(tmp_path / "one.pdf")])
+    pictures = {path.name for path in tmp_path.iterdir()} - {"run"}
+    assert pictures == {"one.pdf", "one-adaptation.pdf", "one-classes.pdf"}
+    cli.main(["plot", str(run)])
+    assert (run / "classes.png").exists()

@@ -11,7 +11,7 @@ from scored_runs import make_group, make_run
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import cli
 from adaptax.experiment.comparison import compare
-from adaptax.experiment.curves import load_groups
+from adaptax.experiment.curves import groups_of, load_groups, load_runs
 from adaptax.experiment.plot_comparison import plot_comparison
 
 GOOD = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5], [3.0, 5.0, 5.0], [2.0, 4, 6]])
@@ -118,6 +118,26 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
 def test_groups_of_the_same_settings_go_by_their_folders(tmp_path):
     paths = [make_group(tmp_path / name, GOOD) for name in ("before", "after")]
     assert [g["name"] for g in record(*paths)["groups"]] == ["ppo (before)", "ppo (after)"]
+
+
+def test_a_group_whose_members_differ_in_more_than_their_seed_is_a_warning(groups):
+    config = groups[0] / "seed-1" / "config.json"
+    recorded = json.loads(config.read_text())
+    recorded["algorithm"]["lr"] = 0.5
+    config.write_text(json.dumps(recorded))
+    (warning,) = record(*groups)["warnings"]
+    assert warning.startswith("rl2-ppo is not one training from several seeds: algorithm.lr is ")
+    assert warning.endswith(" 0.001 in seed-4, 0.5 in seed-1")
+
+
+def test_runs_that_differ_in_where_their_environments_are_are_seeds_of_one_group(tmp_path):
+    runs = []
+    for seed, place in enumerate(({}, {"num_workers": 2}, {"num_ray_actors": 3})):
+        about = {"name": "point-goal", "radius": 1.0, "num_workers": 0, "num_ray_actors": 0}
+        runs.append(make_run(tmp_path / str(seed), seed, GOOD[seed], suite=about | place))
+    assert [(g["name"], g["seeds"]) for g in record(*runs)["groups"]] == [("ppo", [0, 1, 2])]
+    ((name, group),) = groups_of(load_runs(runs))
+    assert (name, len(group)) == ("ppo on point-goal, 3 seeds", 3)
 
 
 def test_scores_are_of_the_test_episodes_where_there_are_some(tmp_path):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -19,10 +21,17 @@ from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, Not
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.build import load_group, make_algorithm
-from adaptax.experiment.group import Group, group_seeds, parse_seeds
+from adaptax.experiment.group import (
+    Group,
+    checked_seeds,
+    group_seeds,
+    parse_seeds,
+    replace_group,
+)
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
+from adaptax.experiment.run_dir import locked
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 SEEDS = (0, 1, 4)
@@ -311,7 +320,7 @@ def test_evaluate_and_plot_take_groups(tmp_path, capsys):
 FAILURES = {
     "an iteration": ("check", NotFinite("something is NaN"), "something is NaN"),
     "an evaluation": ("evaluate", EnvironmentFault("the arm fell off"), "the arm fell off"),
-    "a fault of the code": ("_save_snapshot", KeyError("x"), "KeyError: 'x'"),
+    "a fault of the code": ("save_snapshot", KeyError("x"), "KeyError: 'x'"),
 }
 
 
@@ -335,7 +344,7 @@ def test_a_seed_that_fails_is_named_and_the_others_go_on(what, whole, tmp_path, 
     for seed in (0, 4):
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
     again = group(run_dir)
-    assert starts(again)[1] == {"check": 4, "evaluate": 6, "_save_snapshot": 2}[place]
+    assert starts(again)[1] == {"check": 4, "evaluate": 6, "save_snapshot": 2}[place]
     again.resume()
     assert left_behind(run_dir, 1) == left_behind(whole[0], 1)
 
@@ -390,3 +399,221 @@ def test_a_folder_that_holds_something_else_is_left_alone(whole, tmp_path):
 def test_a_command_for_one_run_says_what_a_group_has(whole):
     with pytest.raises(AdaptaxError, match=r"is a group of runs: take one of them, .*seed-0"):
         adaptax.load(whole[0])
+
+
+class Broken(adaptax.Callback):
+    """Ends a run before its first iteration."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_start(self, run):
+        raise self.error
+
+
+def quick(run_dir, seeds, callbacks=(), std=1.0, num_iterations=1, **settings) -> Group:
+    """A group that takes no time, and what it says."""
+    suite = adaptax.make_suite("point-goal")
+    settings = {"num_iterations": num_iterations, "evaluation_interval": None, **settings}
+    algorithm = make_algorithm("cem", suite.spec, **{**SMALL["cem"], "init_std": std})
+    return Group(TrainerConfig(str(run_dir), **settings), seeds, algorithm, suite, callbacks)
+
+
+def init_std(run_dir):
+    """The setting by seed, which tells whose member each is."""
+    configs = run_dir.glob("seed-*/config.json")
+    return {p.parent.name: json.loads(p.read_text())["algorithm"]["init_std"] for p in configs}
+
+
+def contents(folder):
+    return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A group of the seeds 0 and 1 that is to be replaced."""
+    quick(tmp_path / "g", (0, 1), quiet=True).run()
+    return tmp_path / "g"
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 7), (5, 6)])
+def test_a_group_that_fails_before_an_iteration_leaves_the_one_before_whole(old, capsys, seeds):
+    before = contents(old)
+    runs = quick(old, seeds, [Broken(RuntimeError("boom"))], std=0.5, overwrite=True)
+    with pytest.raises(AdaptaxError, match="RuntimeError: boom"):
+        runs.run()
+    runs.close()
+    assert contents(old) == before
+    out = capsys.readouterr().out
+    assert f"\n{old} holds the group that it held before\n" in f"\n{out}"
+    assert "adaptax resume" not in out
+
+
+def test_a_group_interrupted_before_an_iteration_leaves_the_one_before_whole(old):
+    before = contents(old)
+    runs = quick(old, (1, 7), [Broken(KeyboardInterrupt())], std=0.5, overwrite=True, quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run()
+    assert runs.parting() == f"interrupted; {old} holds the group that it held before"
+    runs.close()
+    assert contents(old) == before
+    load_group(old, (0, 1), num_iterations=2, quiet=True).resume()
+    assert init_std(old) == {"seed-0": 1.0, "seed-1": 1.0}
+
+
+def test_a_group_takes_the_place_of_another_whose_members_go(old):
+    (old / "seed-0" / "note.txt").write_text("mine")
+    runs = quick(old, (1, 7), std=0.5, overwrite=True, quiet=True)
+    runs.run()
+    assert group_seeds(old) == (1, 7)
+    assert init_std(old) == {"seed-1": 0.5, "seed-7": 0.5}
+    names = [str(path.relative_to(old)) for path in old.rglob("*") if path.parent.name != "seed-1"]
+    assert {name.partition("/")[0] for name in names} == {
+        "group.json",
+        "seed-0",
+        "seed-1",
+        "seed-7",
+    }
+    assert [path.name for path in (old / "seed-0").iterdir()] == ["note.txt"]
+    assert runs.parting() == f"interrupted; `adaptax resume {old}` goes on from the last snapshots"
+
+
+def test_a_group_broken_off_while_it_takes_the_place_is_mixed_with_none(old, monkeypatch):
+    """As by a kill: then no member is left, and it is trained again."""
+    runs = quick(old, (1, 7), std=0.5, overwrite=True, quiet=True)
+    runs.begin()
+    monkeypatch.setattr(os, "replace", None)
+    with pytest.raises(TypeError):
+        replace_group(old)
+    monkeypatch.undo()
+    assert (group_seeds(old), init_std(old)) == ((0, 1), {})
+    with pytest.raises(AdaptaxError, match=f"^{old} is a group of which no seed had begun: train"):
+        load_group(old, (0, 1))
+    quick(old, (1, 7), std=0.5, quiet=True).run()
+    assert init_std(old) == {"seed-1": 0.5, "seed-7": 0.5}
+
+
+def test_members_wait_for_the_one_that_has_the_group_take_its_place(old):
+    quick(old, (1, 7), std=0.5, overwrite=True).begin()
+    waiting = old / "group.json.next"
+    with waiting.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        member = threading.Thread(target=replace_group, args=(old,))
+        member.start()
+        member.join(0.3)
+        assert member.is_alive()
+        waiting.rename(old / "group.json")  # which is what the first one ends with
+    member.join(10)
+    assert init_std(old) == {"seed-0": 1.0, "seed-1": 1.0}, "it was done a second time"
+
+
+def test_a_group_that_somebody_trains_is_not_replaced(old):
+    before = contents(old)
+    with locked(old / "seed-0"), pytest.raises(AdaptaxError, match=r"seed-0 is in use by process"):
+        quick(old, (5, 6), overwrite=True, quiet=True).run()
+    assert contents(old) == before
+
+
+@pytest.mark.slow
+def test_members_that_are_processes_replace_a_group_too(old):
+    runs = quick(old, (1, 7, 8), std=0.5, overwrite=True, quiet=True)
+    runs.begin()
+    assert json.loads(member_programs(runs, go_on=False)[7][2])["replaces"]
+    assert run_members(runs, Processes(2))
+    assert sorted(path.name for path in old.iterdir()) == [
+        "group.json",
+        "seed-1",
+        "seed-7",
+        "seed-8",
+    ]
+    assert set(init_std(old).values()) == {0.5}
+    assert not json.loads(member_programs(load_group(old, (1, 7, 8)), go_on=True)[7][2])["replaces"]
+
+
+class Interrupting(adaptax.Callback):
+    """Ctrl-C while the first member begins."""
+
+    def on_start(self, run):
+        if run.config.seed == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_before_all_members_have_begun_ends_all(tmp_path, capsys):
+    runs = quick(tmp_path, (0, 1), [Interrupting()], num_iterations=500, quiet=True)
+    runs.run()
+    assert [member.iteration <= 1 for member in runs.members] == [True, True]
+    assert f"stopped; go on with: adaptax resume {tmp_path}\n" in capsys.readouterr().err
+
+
+def test_a_group_of_which_no_member_had_begun_is_trained_again(tmp_path, capsys):
+    """As a kill leaves it while the first member begins."""
+    place = tmp_path / "g"
+    (place / "seed-0").mkdir(parents=True)
+    (place / "seed-0" / "config.json.tmp").touch()
+    (place / "group.json").write_text('{"seeds": [0, 1]}\n')
+    with pytest.raises(SystemExit):
+        cli.main(["resume", str(place)])
+    said = f"adaptax: {place} is a group of which no seed had begun: train it again\n"
+    assert capsys.readouterr().err == said
+    words = ["--num-iterations", "1", "--evaluation-interval", "None", "--quiet"]
+    cli.main(["train", "nop", "point-goal", "--seeds", "2,3", "--run-dir", str(place), *words])
+    assert group_seeds(place) == (2, 3)
+
+
+@pytest.fixture
+def named_3(tmp_path, monkeypatch):
+    """Two seeds of which the first has no snapshot, in a folder whose name is a number, too."""
+    monkeypatch.chdir(tmp_path)
+    group("3", (0, 1), "nop", adaptax.make_suite("point-goal"), num_iterations=1).run()
+    shutil.rmtree("3/seed-0/snapshots")
+
+
+def test_evaluate_takes_a_group_whatever_its_name(named_3, capsys):
+    for as_json in ([], ["--json"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["evaluate", "3", "--num-tasks", "3", *as_json])
+        out, err = capsys.readouterr()
+        assert (stop.value.code, err.count("\n")) == (2, 1)
+        assert err.startswith("adaptax: seed 0: ") and "has no snapshot that can be read" in err
+        if as_json:
+            assert [(r["seed"], r["num_tasks"]) for r in json.loads(out)] == [(1, 3)]
+        else:
+            assert out.startswith("seed 0: cannot be evaluated\nseed 1: ")
+
+
+def test_resume_hands_the_number_of_workers_to_a_group(named_3, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["resume", "3", "--suite.num-workers", "2"])
+    assert "the environments of 'point-goal' have no workers" in capsys.readouterr().err
+
+
+def test_memory_that_runs_out_in_one_program_costs_nothing_that_was_learned(tmp_path, monkeypatch):
+    runs = group(tmp_path, snapshot_interval=100)
+    own = runs._made
+
+    def fail_after_4(whole, members, num):
+        if members[0].iteration == 4:
+            raise MemoryError
+        return own(whole, members, min(num, 4 - members[0].iteration))
+
+    monkeypatch.setattr(runs, "_made", fail_after_4)
+    with pytest.raises(MemoryError):
+        runs.run()
+    assert starts(group(tmp_path)) == dict.fromkeys(SEEDS, 4)
+
+
+def test_seeds_may_be_numpys():
+    assert checked_seeds(np.arange(2)) == (0, 1)
+    assert all(type(seed) is int for seed in checked_seeds(np.arange(2)))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "problem"),
+    [
+        (3, r"seeds must be several, such as .*, not 3"),
+        ([0.5], r"must be integers .*, not \[0.5\]"),
+    ],
+)
+def test_what_are_no_seeds_is_one_clear_line(seeds, problem):
+    with pytest.raises(ConfigError, match=problem):
+        checked_seeds(seeds)

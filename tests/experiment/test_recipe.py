@@ -128,7 +128,7 @@ def test_from_python_settings_come_before_a_recipe(own, tmp_path, capsys):
     trainer = adaptax.train(
         *("reinforce", "cartpole"),
         algorithm={"lr": 0.5},
-        recipe=str(own),
+        recipe=own,
         num_iterations=1,
         run_dir=tmp_path / "run",
         evaluation_interval=None,

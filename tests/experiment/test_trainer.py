@@ -10,11 +10,13 @@ import time
 import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small import SMALL
 from toys import cliff_suite, fingerprint
 
 import adaptax
@@ -23,7 +25,7 @@ from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, Sna
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots
 from adaptax.envs.task import Task
-from adaptax.experiment.build import make_suite
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
@@ -534,3 +536,22 @@ def test_a_metric_that_is_not_finite_is_null_in_the_log(tmp_path):
     row = read_rows(run.run_dir / "progress.jsonl")[0]
     assert row["train/loss"] is None
     assert row["train/none"] is None
+
+
+def test_there_is_nothing_to_resume_where_there_is_no_run(tmp_path):
+    with pytest.raises(AdaptaxError, match=f"^{tmp_path / 'nope'} holds no run$"):
+        trainer(tmp_path / "nope").resume()
+    assert not (tmp_path / "nope").exists()
+
+
+def test_memory_that_runs_out_in_several_iterations_at_once_leaves_a_snapshot(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Trainer, "num_at_once", lambda self, *_: 2 if self.iteration == 2 else 1)
+    monkeypatch.setattr(Trainer, "_many_iterations", Mock(side_effect=MemoryError))
+    suite = cliff_suite()
+    config = TrainerConfig(str(tmp_path), evaluation_interval=None, quiet=True)
+    algorithm = make_algorithm("ppo", suite.spec, **SMALL["ppo"])
+    with pytest.raises(MemoryError):
+        Trainer(config, algorithm, suite).run()
+    assert Snapshots(tmp_path / "snapshots").iterations() == [2]

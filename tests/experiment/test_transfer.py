@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten
 from adaptax.experiment import cli
+from adaptax.experiment.group import write_group
 from adaptax.experiment.transfer import learned_elsewhere
 
 WORDS = ["--num-iterations=1", "--evaluation-interval=None", "--quiet"]
@@ -52,7 +55,7 @@ def test_from_the_command_line_and_from_python(source, tmp_path):
         "point-goal",
         algorithm=sizes,
         run_dir=tmp_path / "asked",
-        init_from=str(source),
+        init_from=source,
         **settings,
     )
     asked.close()
@@ -112,3 +115,20 @@ def test_an_algorithm_that_learns_nothing_cannot_begin_with_it(source):
     algorithm = adaptax.make_algorithm("nop", suite.spec)
     with pytest.raises(ConfigError, match="nop has learned nothing"):
         learned_elsewhere(source, algorithm, algorithm.init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("more", [[], ["--seeds", "0:2"]])
+def test_what_would_be_replaced_is_nothing_to_begin_with(source, tmp_path, capsys, more):
+    """Or a kill before the first snapshot would lose it for good."""
+    place = tmp_path / "place"
+    run_dir = place / "seed-0" if more else place
+    shutil.copytree(source, run_dir)
+    if more:
+        write_group(place, (0, 1))
+    begin = ["--init-from", f"{run_dir}/../{run_dir.name}"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main([*TRAIN, "--run-dir", str(place), "--overwrite", *begin, *more])
+    err = capsys.readouterr().err
+    assert "is to be replaced by the" in err and "choose another --run-dir" in err
+    assert Snapshots(run_dir / "snapshots").iterations() == [1]
