@@ -317,8 +317,10 @@ class Group:
 
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""
-        if self.is_held or not self.config.quiet:
+        if self.is_held:
             say(self.how_to_go_on(), sys.stdout)
+        elif not self.config.quiet:
+            say(f"go on with all: {self._way_on(ANEW)}", sys.stdout)
         return failure_of(failed)
 
     @staticmethod

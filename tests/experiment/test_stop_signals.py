@@ -133,7 +133,7 @@ def test_from_python_a_second_ctrl_c_is_a_keyboard_interrupt_and_the_process_liv
     text = NOTEBOOK.format(paths=paths, run_dir=run_dir)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    again = f"`adaptax resume {run_dir}` goes on from iteration 2"
+    again = "`Trainer(config, algorithm, suite).resume()` goes on from iteration 2"
     assert done.stdout.splitlines() == [f"caught: interrupted; {again}", "lives on"]
     assert done.stderr == "finishing the iteration; once more to stop at once\n"
 
