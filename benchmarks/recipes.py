@@ -208,13 +208,14 @@ def measured(recipe: Recipe, suite: str) -> Measured | None:
         return None
     returns = np.array([run["return"] for run in runs])
     low, high = student_interval(returns)
+    machines = [run["processor" if run["device"] == "cpu" else "device"] for run in runs]
     return Measured(
         suite,
         len(runs),
         max(run["num_steps"] for run in runs),
         *(float(f"{x:.5g}") for x in (returns.mean(), low, high)),
         round(float(np.median([run["processor_seconds"] for run in runs])) / 60, 2),
-        runs[0]["processor" if runs[0]["device"] == "cpu" else "device"],
+        ", ".join(dict.fromkeys(machines)),
     )
 
 
