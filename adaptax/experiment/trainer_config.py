@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from adaptax.core.config import check_numbers, check_positive, check_types
-from adaptax.core.errors import check, unknown_name
+from adaptax.core.errors import check
 from adaptax.experiment.evaluator import EvaluatorConfig
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -70,9 +70,6 @@ class TrainerConfig:
                 object.__setattr__(self, name, os.fspath(path))
         check_types(self, "trainer")
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
-        for name in self.trackers:
-            if name not in get_args(Tracker):
-                raise unknown_name("tracker", name, get_args(Tracker))
         check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores", "patience")
         evaluated = self.patience is None or self.evaluation_interval is not None
         check(evaluated, "patience counts evaluations: it needs an evaluation_interval")
