@@ -37,7 +37,7 @@ from adaptax.core.files import open_new, parse_json, read_plain
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
-_LOCK = "lock"
+LOCK = "lock"
 """Beside the directory of the snapshots, held by the run that writes them."""
 
 
@@ -109,7 +109,7 @@ class Snapshots:
         The run may go on meanwhile: what it is at, or has removed, is no fault, and where it has
         removed all that there were, there are newer ones.
         """
-        unfinished = [] if _is_held(self.directory.parent / _LOCK) else self._unfinished()
+        unfinished = [] if _is_held(self.directory.parent / LOCK) else self._unfinished()
         for path in unfinished:
             warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
         tried = set[int]()

@@ -44,6 +44,18 @@ class Step:
     """`success` where the spec has it, and figures by `EnvSpec.info_names`, each [...]."""
 
 
+def ends(spec: EnvSpec, terminated: Array, truncated: Array, last: Array) -> tuple[Array, Array]:
+    """(terminated, truncated) [...] with the time limit; `last` are the horizon's last steps.
+
+    None stands for an environment that does not say.
+    """
+    terminated = last & False if terminated is None else terminated
+    if spec.horizon_terminates:
+        terminated = terminated | last
+    cut = last if truncated is None else truncated | last
+    return terminated, cut & ~terminated
+
+
 def step_extras(spec: EnvSpec, step: Step) -> dict[str, Array]:
     """What a rollout's extras hold of a step's info: `success` and `info/NAME`."""
     names = {f"info/{name}": name for name in spec.info_names}

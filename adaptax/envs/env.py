@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from adaptax.core.experience import Array, PyTree, Step
 from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.step import ends
 
 TaskArrays = dict[str, Array]
 """A task's parameters by name, float32 or int32."""
@@ -102,19 +103,13 @@ def step_lanes(
         return env.step(episode_key(seed, t), state, a, task)
 
     state, step = jax.vmap(advance)(lanes.seed, steps, lanes.state, clipped, tasks)
-    at_horizon = steps >= spec.horizon
-    terminated = step.terminated
-    if terminated is None:
-        terminated = jnp.zeros(steps.shape, bool)
-    if spec.horizon_terminates:
-        terminated = terminated | at_horizon
-    cut = at_horizon if step.truncated is None else at_horizon | step.truncated
+    terminated, truncated = ends(spec, step.terminated, step.truncated, steps >= spec.horizon)
     step = replace(
         step,
         obs=lanes.obs,
         action=action,
         next_obs=as_kept(spec, step.next_obs),
         terminated=terminated,
-        truncated=cut & ~terminated,
+        truncated=truncated,
     )
     return Lanes(state, step.next_obs, lanes.seed, steps), step

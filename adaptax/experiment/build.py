@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -117,7 +116,6 @@ def train(
     `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the environment
     compiles.
     """
-    settings = with_plain_paths(settings)
     chosen, agent = suite_or_name, algorithm_or_name
     _check_kind("an algorithm", agent, Algorithm)
     _check_kind("a suite", chosen, Suite)
@@ -185,11 +183,6 @@ def _check_room(settings: Mapping[str, Any], room: str, given: str | object, con
         raise ConfigError(f"{name!r} is a setting of the {room}, not of the trainer: {where}")
 
 
-def with_plain_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with paths as the text that configs hold."""
-    return {n: str(v) if isinstance(v, os.PathLike) else v for n, v in settings.items()}
-
-
 def default_run_dir(algorithm: str, suite: str) -> str:
     """Where a run goes that is not told where."""
     return "runs/" + re.sub(r"[^\w.-]", "-", f"{algorithm}-{suite}")
@@ -245,8 +238,7 @@ def load_run(
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
-    settings = {**recorded["trainer"], **with_plain_paths(changes), **named}
-    settings["run_dir"] = str(run_dir)
+    settings = {**recorded["trainer"], **changes, **named, "run_dir": run_dir}
     config = from_dict(TrainerConfig, settings, where="trainer")
     return Trainer(config, algorithm, suite, own_callbacks)
 

@@ -24,6 +24,7 @@ come from `benchmarks/recipes.py`.
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -179,8 +180,9 @@ def all_recipes() -> dict[str, Recipe]:
     return {path.stem: read_recipe(path, path.stem) for path in sorted(FOLDER.glob("*.toml"))}
 
 
-def find_recipe(asked: str | None, algorithm: str, suite: str) -> Recipe:
+def find_recipe(asked: str | os.PathLike[str] | None, algorithm: str, suite: str) -> Recipe:
     """The recipe of this name or in this file; None asks for the pair's own, if there is one."""
+    asked = None if asked is None else os.fspath(asked)
     if asked == NONE:
         return CLASS_DEFAULTS
     if asked is None:

@@ -20,8 +20,8 @@ from typing import Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
 from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
+from adaptax.core.snapshot import LOCK
 
-LOCK = "lock"
 """The file that a run holds locked; it tells who does. The lock ends with the process, however
 that ends, so that none is ever left behind."""
 CONFIG = "config.json"

@@ -26,6 +26,7 @@ from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.files import parse_json, read_plain, replacing
 from adaptax.core.rng import named_generator
+from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.arguments import Where
 from adaptax.experiment.build import (
@@ -34,7 +35,6 @@ from adaptax.experiment.build import (
     make_suite,
     recorded_algorithm,
     recorded_suite,
-    with_plain_paths,
 )
 from adaptax.experiment.comparison import Metric
 from adaptax.experiment.console import say
@@ -46,7 +46,7 @@ from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import EVALUATIONS, read_rows
 from adaptax.experiment.member import Spec, folders_of, has_begun, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
-from adaptax.experiment.run_dir import LOCK, SWEEP, locked, make_run_dir, writing
+from adaptax.experiment.run_dir import SWEEP, locked, make_run_dir, writing
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.sweep_space import (
@@ -115,7 +115,6 @@ def sweep(
     trainer's, whose seed is also that of the search. The sweep is in `run_dir`, by default
     runs/ALGORITHM-SUITE-sweep.
     """
-    trainer = with_plain_paths(trainer)
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
     settings = recipe.algorithm_settings(algorithm or {}, trainer)

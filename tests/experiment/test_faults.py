@@ -19,13 +19,12 @@ from toys import CliffEnv, cliff_suite
 import adaptax
 from adaptax.core.errors import AdaptaxError, DiskError, NotFinite
 from adaptax.core.finite import not_finite
-from adaptax.core.snapshot import Snapshots
+from adaptax.core.snapshot import LOCK, Snapshots
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.experiment import cli
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import RunLog, read_rows
-from adaptax.experiment.run_dir import LOCK
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from adaptax.core.errors import AdaptaxError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import Continuous, EnvSpec
-from adaptax.core.step import Step
+from adaptax.core.step import Step, ends
 from adaptax.envs.pools.episode_log import EpisodeLog
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
@@ -26,7 +26,7 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly, ends, idle
+from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly, idle
 from adaptax.envs.task import Task
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]

@@ -18,12 +18,13 @@ from adaptax.core.cores import usable_cores
 from adaptax.core.devices import processor
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
+from adaptax.core.step import ends
 from adaptax.envs.env import episode_key
 from adaptax.envs.physics import native
 from adaptax.envs.physics.body import Body
 from adaptax.envs.physics.env import forwarded
 from adaptax.envs.physics.task_models import TaskModels
-from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset, ends, idle
+from adaptax.envs.pools.pool import SlotNotFinite, Slots, check_actions, check_reset, idle
 from adaptax.envs.task import Task
 
 
@@ -207,12 +208,8 @@ class MujocoPool:
 
     def _whole(self, where: slice | np.ndarray, step: Step) -> Step:
         """The whole of the step, with the time limit where the episode did not terminate."""
-        terminated = step.terminated
-        if terminated is None:
-            terminated = np.zeros(len(step.reward), bool)
         last = self._slots.num_steps[where] >= self.spec.horizon
-        cut = np.zeros_like(last) if step.truncated is None else step.truncated
-        terminated, truncated = ends(self.spec, terminated, cut, last)
+        terminated, truncated = ends(self.spec, step.terminated, step.truncated, last)
         self._slots.running[where] = ~(terminated | truncated)
         return replace(step, terminated=terminated, truncated=truncated)
 

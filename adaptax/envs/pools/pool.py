@@ -51,15 +51,6 @@ class Pool(Protocol):
         """Free threads, processes and memory."""
 
 
-def ends(
-    spec: EnvSpec, terminated: np.ndarray, truncated: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(terminated, truncated) [K] with the time limit; `last` [K] are the horizon's last steps."""
-    if spec.horizon_terminates:
-        terminated = terminated | last
-    return terminated, (truncated | last) & ~terminated
-
-
 class SlotFault(EnvironmentFault):
     """A fault of one slot: where it happened, at which step of its episode, on which task."""
 

@@ -16,9 +16,9 @@ from gymnasium.vector import AutoresetMode
 
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
-from adaptax.core.step import Step
+from adaptax.core.step import Step, ends
 from adaptax.envs.pools.episode_log import EpisodeLog
-from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly, ends, idle
+from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly, idle
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.task import Task
 
