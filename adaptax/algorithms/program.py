@@ -91,10 +91,11 @@ class Whole:
         drawn, draws, kept = self._drawn(algorithm, sampler, num)
         inputs = sampler.standing(self.standing), draws
         (after, standing), record = self._called(_whole, algorithm, state, inputs, num)
-        del kept
         if keep is not None and algorithm.in_place:
             keep(rewound(state, after, algorithm.in_place))
-        return after, *self._counted(sampler, drawn, standing, record)
+        counted = self._counted(sampler, drawn, standing, record)
+        del kept  # where interaction stands are addresses of it: the sampler holds it by now
+        return after, *counted
 
     def run_together(
         self,
@@ -111,13 +112,14 @@ class Whole:
         standing = stacked([sampler.standing(self.standing) for sampler in samplers])
         inputs = standing, jax.tree.map(lambda *xs: np.stack(xs), *draws)
         (after, standing), record = self._called(_together, algorithms, states, inputs, num)
-        del kept
         if keep is not None and (names := algorithms.in_place):
             keep(jax.vmap(lambda old, new: rewound(old, new, names))(states, after))
         standings = unstacked(standing, len(samplers))
         records = [jax.tree.map(lambda x: x[i], record) for i in range(len(samplers))]  # noqa: B023
         each = zip(samplers, drawn, standings, records, strict=True)
-        return after, [self._counted(*one) for one in each]
+        counted = [self._counted(*one) for one in each]
+        del kept  # as above
+        return after, counted
 
     def _drawn(
         self, algorithm: Algorithm[Any, Any], sampler: Sampler, num: int

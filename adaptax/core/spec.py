@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -86,6 +87,8 @@ class EnvSpec:
     """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
 
     def __post_init__(self) -> None:
+        whole = isinstance(self.horizon, numbers.Integral) and not isinstance(self.horizon, bool)
+        check(whole, f"horizon must be a whole number of steps, not {self.horizon!r}")
         check(self.observation_size > 0, f"observation size {self.observation_size} is not > 0")
         check(self.action.size > 0, f"action size {self.action.size} is not > 0")
         check(self.horizon > 0, f"horizon {self.horizon} is not > 0")

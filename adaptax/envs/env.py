@@ -59,8 +59,8 @@ class Lanes:
 
 
 def as_kept(spec: EnvSpec, obs: jax.Array) -> jax.Array:
-    """Observations as rollouts hold them: bools where they are zeros and ones, else as they are."""
-    return obs.astype(bool) if spec.binary else obs
+    """Observations as rollouts hold them: bools where they are zeros and ones, else float32."""
+    return obs.astype(bool if spec.binary else jnp.float32)
 
 
 def as_numbers(obs: jax.Array) -> jax.Array:
@@ -103,13 +103,19 @@ def step_lanes(
         return env.step(episode_key(seed, t), state, a, task)
 
     state, step = jax.vmap(advance)(lanes.seed, steps, lanes.state, clipped, tasks)
-    terminated, truncated = ends(spec, step.terminated, step.truncated, steps >= spec.horizon)
+    over, cut = (x if x is None else x.astype(bool) for x in (step.terminated, step.truncated))
+    terminated, truncated = ends(spec, over, cut, steps >= spec.horizon)
+    info = dict(step.info)
+    if spec.has_success:
+        info["success"] = info["success"].astype(bool)
     step = replace(
         step,
         obs=lanes.obs,
         action=action,
+        reward=step.reward.astype(jnp.float32),
         next_obs=as_kept(spec, step.next_obs),
         terminated=terminated,
         truncated=truncated,
+        info=info,
     )
     return Lanes(state, step.next_obs, lanes.seed, steps), step

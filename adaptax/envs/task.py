@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,7 +79,10 @@ class TaskDistribution(Protocol):
 class TaskList:
     """A distribution of listed tasks, each as likely as any other."""
 
-    def __init__(self, name: str, params: Sequence[Params | Value]) -> None:
+    def __init__(self, name: str, params: Iterable[Params | Value]) -> None:
+        alone = isinstance(params, Mapping | str) or not isinstance(params, Iterable)
+        check(not alone, f"tasks of {name!r} must be a list of them, [{params!r}], not {params!r}")
+        params = list(params)
         check(len(params) > 0, f"task list {name!r} is empty")
         self.tasks: tuple[Task, ...] = tuple(
             Task(f"{name}-{i}", i, plain_params(f"{name}-{i}", p)) for i, p in enumerate(params)
@@ -107,7 +110,7 @@ def drawn_list(
 
 
 def task_lists(
-    name: str, train: Sequence[Params | Value] | None, test: Sequence[Params | Value] | None
+    name: str, train: Iterable[Params | Value] | None, test: Iterable[Params | Value] | None
 ) -> tuple[TaskList, TaskList]:
     """Training and test tasks of a suite.
 

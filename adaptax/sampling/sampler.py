@@ -270,6 +270,7 @@ class Sampler:
         self._stand(None)
         if episodes and "cursor" in saved:
             cursor = Cursor.restore(saved["cursor"])
+            cursor.tasks = tuple(map(self._own, cursor.tasks))
             if np.shape(cursor.obs) != (cursor.num_slots, self.spec.observation_size):
                 raise ValueError("its observations have another shape")
             pool = self._pool(cursor.num_slots)
@@ -318,6 +319,12 @@ class Sampler:
             rollout, initial_carry=cursor.carry, initial_return=cursor.unfinished.reward_sum
         )
         return rollout, after
+
+    def _own(self, task: Task) -> Task:
+        """A task of a snapshot as it is listed here: a snapshot has lists where it has tuples."""
+        listed = self.tasks.tasks or ()
+        own = listed[task.index] if 0 <= task.index < len(listed) else task
+        return own if own.plain() == task.plain() else task
 
     def _stand(self, cursor: Cursor | None) -> None:
         self._cursor, self._standing = cursor, None

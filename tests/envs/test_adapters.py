@@ -41,7 +41,9 @@ def test_a_wrong_id_is_answered_with_the_nearest():
         make_suite("gymnax:CartPol-v1")
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar"])
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "PointRobot-misc"]
+)
 def test_an_episode_is_what_gymnax_steps(env_id):
     gymnax = pytest.importorskip("gymnax")
     suite = make_suite(f"gymnax:{env_id}", horizon=40)
@@ -55,7 +57,7 @@ def test_an_episode_is_what_gymnax_steps(env_id):
     np.testing.assert_array_equal(seen, jnp.ravel(obs))
     for t in range(1, 41):
         action = rollout.action[0, 0, t - 1]
-        native = 2.0 * action if env_id == "Pendulum-v1" else action
+        native = {"Pendulum-v1": 2.0, "PointRobot-misc": 0.1}.get(env_id, 1) * action
         obs, state, reward, done, _ = step_theirs(keys[t], state, native, params)
         ours, step = step_ours(keys[t], ours, action, {})
         np.testing.assert_allclose(step.next_obs, jnp.ravel(obs), atol=1e-6)

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from families import family, some_tasks
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
@@ -174,6 +175,92 @@ def test_a_whole_number_in_one_task_cuts_no_fraction_off_another():
     assert moved(begun({"drift": 0}, {"drift": 0.5})) == [0.0, 0.5]
     assert moved(begun({"drift": 0.5}, pool=begun({"drift": 0}))) == [0.5]
     assert moved(begun({"drift": 2}, pool=begun({"drift": 0.5}))) == [2.0]
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**63, 1e39, "12", "left"])
+def test_a_parameter_that_32_bits_cannot_hold_is_refused(value):
+    with pytest.raises(ConfigError, match=re.escape(f"'drift' is {value!r}")):
+        begun({"drift": value})
+
+
+def test_the_name_of_a_tasks_class_is_no_parameter_of_a_step():
+    assert moved(begun({"class": "left", "drift": 1.0})) == [1.0]
+
+
+class Fixed:
+    """A value that is hashed as an object: environments are static arguments."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+@dataclass(frozen=True)
+class Answering(Drifting):
+    """Gives one part of a step otherwise."""
+
+    part: str
+    fixed: Fixed
+
+    @property
+    def spec(self):
+        return replace(super().spec, has_success=True)
+
+    def step(self, key, state, action, task):
+        after, step = super().step(key, state, action, task)
+        step = replace(step, info={"success": jnp.asarray(True)})
+        value = jnp.asarray(self.fixed.value)
+        if self.part == "success":
+            return after, replace(step, info={"success": value})
+        if self.part == "state":
+            return value, step
+        return after, replace(step, **{self.part: value})
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("next_obs", np.zeros(1), r"next_obs .* shape \(1,\); by its spec it is \(2,\)"),
+        ("next_obs", np.zeros(3), r"next_obs .* shape \(3,\)"),
+        ("reward", np.zeros(1), r"reward .* shape \(1,\); by its spec it is \(\)"),
+        ("terminated", np.zeros(1, bool), r"terminated .* shape \(1,\)"),
+        ("success", np.zeros(2, bool), r"success .* shape \(2,\)"),
+        ("state", np.zeros(3, np.float32), r"float32\[3\] in place of float32\[2\]"),
+        ("state", np.zeros(2, np.int32), r"int32\[2\] in place of float32\[2\]"),
+    ],
+)
+def test_a_step_of_another_shape_than_the_specs_is_refused(part, value, told):
+    env = Answering(part, Fixed(value))
+    with pytest.raises(EnvironmentFault, match=told):
+        begun({"drift": 1.0}, pool=CompiledPool(env, 1))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("reward", 1),
+        ("reward", True),
+        ("terminated", 0.0),
+        ("terminated", 1),
+        ("truncated", 0),
+        ("success", 1.0),
+        ("success", 0),
+    ],
+)
+def test_numbers_of_a_step_may_be_of_any_kind(part, value, engine):
+    rollout = collected(Answering(part, Fixed(value)), engine)
+    named = {**vars(rollout), **rollout.extras}
+    found = np.asarray(named[part])[0, 0, 0]
+    assert found.dtype == (np.float32 if part == "reward" else bool)
+    assert found == value
+
+
+def test_some_slots_of_a_new_pool_can_be_reset_before_others():
+    suite = family("half-cheetah-vel")
+    task, slot = some_tasks(suite, 1), np.array([1])
+    pool, alone = suite.make_pool(2), suite.make_pool(1)
+    first = pool.reset(slot, np.array([3], np.uint32), task)
+    np.testing.assert_array_equal(first, alone.reset(np.array([0]), np.array([3], np.uint32), task))
 
 
 @pytest.mark.parametrize(("num_seeds", "num_tasks"), [(1, 3), (3, 1), (3, 4)])

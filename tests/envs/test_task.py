@@ -53,6 +53,16 @@ def test_an_empty_list_is_refused():
         TaskList("none", [])
 
 
+@pytest.mark.parametrize("tasks", [{"goal": 1.0}, "abc", 5])
+def test_a_task_in_the_place_of_a_list_of_them_is_refused(tasks):
+    with pytest.raises(ConfigError, match=r"must be a list of them, \["):
+        TaskList("t", tasks)
+
+
+def test_tasks_may_come_one_by_one():
+    assert TaskList("t", (i for i in range(3))).tasks == TaskList("t", range(3)).tasks
+
+
 @pytest.mark.parametrize(
     "make", [lambda tasks: TaskList("t", tasks), lambda tasks: ClassTasks("t", {"a": tasks})]
 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import weakref
 
+import jax
 import numpy as np
 import pytest
 from families import DYNAMICS, family, models, random_actions, seeds_from, some_tasks, started
+from small import SMALL
 
+from adaptax.algorithms.program import stacked, whole_of
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -60,6 +64,26 @@ def test_lanes_of_one_task_share_a_model_that_ends_with_them(name):
     pool.reset(np.arange(3), seeds_from(0, 3), [third] * 3)
     gc.collect()  # pools of other tests
     assert [model() for model in kept] == [None] * 3
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_where_iterations_stand_are_models_that_are_alive(beside):
+    """What a program took is let go of after it; the next goes on with the same addresses."""
+    suite = make_suite("hopper-params", num_train_tasks=1, num_test_tasks=1)
+    algorithm = make_algorithm("sac", suite.spec, **SMALL["sac"])
+    state = algorithm.init(jax.random.key(0))
+    sampler = Sampler(suite, suite.train, 0, "train")
+    whole = whole_of(algorithm, state, sampler, beside_others=True)
+    if beside:
+        algorithms, states = stacked([algorithm] * 2), stacked([state] * 2)
+        other = Sampler(suite, suite.train, 1, "train")
+        whole.run_together(algorithms, states, [sampler, other], 1)
+    else:
+        whole.run(algorithm, state, sampler, 1)
+    standing = np.asarray(sampler._standing.tasks["model"]).view(np.uint64).ravel().tolist()
+    pools = sampler._pools.values()
+    held = {model._address for pool in pools for model in models(pool) if model is not None}
+    assert set(standing) <= held
 
 
 @every_dynamics_family

@@ -1,5 +1,7 @@
 import functools
+from dataclasses import replace
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from adaptax.core.experience import Rollout
 from adaptax.core.snapshot import Snapshots
 from adaptax.core.spec import ActionSpace, Continuous, Discrete
 from adaptax.envs.suite import Suite
+from adaptax.envs.suites.gym import gym_suite
 from adaptax.envs.task import TaskRange
 from adaptax.experiment.build import make_suite
 from adaptax.sampling.exploration import UniformActor
@@ -235,6 +238,32 @@ def test_sampler_comes_back_from_a_snapshot_bit_for_bit(tmp_path):
     snapshots.save(0, {"sampler": sampler.save()})
     other.restore(snapshots.load(0)["sampler"])
     assert_equal(steps(other), steps(sampler))
+
+
+def test_a_listed_task_comes_back_from_a_snapshot_as_it_was_given(tmp_path):
+    """A snapshot has lists where it has tuples, and an environment may compare."""
+    seen = []
+
+    class Seeing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            seen.append(options["goal"])
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    suite = gym_suite("seeing", Seeing, train=[{"goal": (1, 0)}], horizon=4)
+    samplers = [Sampler(suite, suite.train, 0, "train") for _ in range(2)]
+    actor, tasks = UniformActor(suite.spec.action), suite.train.tasks
+    samplers[0].steps(actor, tasks, 1, 3)
+    Snapshots(tmp_path).save(0, samplers[0].save())
+    samplers[1].restore(Snapshots(tmp_path).load(0))
+    samplers[1].steps(actor, tuple(replace(task) for task in tasks), 1, 9)
+    assert len(seen) > 4
+    assert {type(goal) for goal in seen} == {tuple}
 
 
 @both_loops

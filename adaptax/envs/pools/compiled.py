@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.cores import usable_cores
-from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
@@ -129,9 +129,9 @@ class CompiledPool:
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         arrays, kept = stacked(self.env, tasks)
         if self.task_arrays is None:
-            self.task_arrays = {
-                k: np.zeros((self.num_slots, *x.shape[1:]), x.dtype) for k, x in arrays.items()
-            }
+            # All lanes run, those without a task too: nulls would be no address of a model.
+            self.task_arrays = {k: x[:1].repeat(self.num_slots, 0) for k, x in arrays.items()}
+            self._kept = kept[:1] * self.num_slots
         _check_shapes(tasks[0], _shapes(arrays), _shapes(self.task_arrays))
         for name, old in self.task_arrays.items():
             # One task may say 0 where another says 0.5, which must not become 0.
@@ -178,10 +178,21 @@ def _check_shapes(task: Task, own: dict[str, Any], before: dict[str, Any]) -> No
 
 
 def _arrays(task: Task) -> tuple[dict[str, np.ndarray], None]:
-    """A task's parameters as float32 or int32."""
-    arrays = {name: np.asarray(value) for name, value in task.params.items()}
-    kinds = {k: np.float32 if x.dtype.kind == "f" else np.int32 for k, x in arrays.items()}
-    return {name: x.astype(kinds[name]) for name, x in arrays.items()}, None
+    """A task's parameters as float32 or int32, but for the name of its class."""
+    params = {name: value for name, value in task.params.items() if name != "class"}
+    return {name: _array(task, name, np.asarray(value)) for name, value in params.items()}, None
+
+
+def _array(task: Task, name: str, value: np.ndarray) -> np.ndarray:
+    number = value.dtype.kind == "f"
+    most = np.finfo(np.float32) if number else np.iinfo(np.int32)
+    fits = value.dtype.kind != "U" and bool(((value >= most.min) & (value <= most.max)).all())
+    check(
+        fits,
+        f"task {task.name!r}: its parameter {name!r} is {value.tolist()!r}; "
+        "those of a compiled environment are numbers of 32 bits",
+    )
+    return value.astype(np.float32 if number else np.int32)
 
 
 def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:
@@ -208,16 +219,42 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
     """Raise what a step with parameters of these names, shapes and types raises."""
 
     def one_step(params: TaskArrays) -> Any:
-        key = jax.random.key(0)
-        state, _ = env.reset(key, params)
-        action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
-        step = env.step(key, state, action, params)[1]
+        key, spec = jax.random.key(0), env.spec
+        state, obs = env.reset(key, params)
+        action = jnp.zeros(spec.action.shape, spec.action.dtype)
+        after, step = env.step(key, state, action, params)
         if step.reward is None or step.next_obs is None:
             raise EnvironmentFault("a step of a compiled environment gives reward and next_obs")
-        return step_extras(env.spec, step)
+        extras = step_extras(spec, step)
+        for name, x in {"the first observation": obs, "next_obs": step.next_obs}.items():
+            _check_shape(name, x, (spec.observation_size,))
+        ends = {"terminated": step.terminated, "truncated": step.truncated}
+        for name, x in {"reward": step.reward, **ends, **extras}.items():
+            _check_shape(name, 0 if x is None else x, ())
+        _check_state(state, after)
+        return extras
 
     arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in params}  # type: ignore[no-untyped-call]
     jax.eval_shape(one_step, arrays)
+
+
+def _check_shape(name: str, x: Any, wanted: tuple[int, ...]) -> None:
+    shape = jnp.shape(x)
+    told = f"{name} of a compiled environment has the shape {shape}; by its spec it is {wanted}"
+    if shape != wanted:
+        raise EnvironmentFault(told)
+
+
+def _check_state(before: PyTree, after: PyTree) -> None:
+    old, new = (
+        (jax.tree.structure(state), [jax.typeof(x).str_short() for x in jax.tree.leaves(state)])
+        for state in (before, after)
+    )
+    if old != new:
+        raise EnvironmentFault(
+            f"a step of a compiled environment leaves another kind of state than a reset: "
+            f"{', '.join(new[1])} in place of {', '.join(old[1])}"
+        )
 
 
 _reset = partial(jax.jit, static_argnums=0)(reset_lanes)

@@ -118,7 +118,8 @@ class GymnaxEnv:
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest action, each [A]."""
-        space = self.env.action_space(self.params)
+        with jax.ensure_compile_time_eval():  # some make their bounds as arrays of JAX
+            space = self.env.action_space(self.params)
         low, high = (np.broadcast_to(x, self._action_shape) for x in (space.low, space.high))
         return low.reshape(-1).astype(np.float32), high.reshape(-1).astype(np.float32)
 
