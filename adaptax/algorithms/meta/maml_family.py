@@ -1,7 +1,8 @@
 """What the MAML family shares: settings, episodes before and after inner steps, and these steps.
 
 Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), algorithm 3; settings and
-defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProMP).
+defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProMP), but for
+`init_std`, which is measured.
 
 `networks` of these algorithms is a Flax module, observations [..., O] -> Distribution, whose
 arrays have the batch axes first.
@@ -62,7 +63,7 @@ class MAMLConfig(ProcessorConfig):
     it after, on a task's average as in ProMP, or lane by lane."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy."""
-    init_std: float = field(default=1.0, metadata={"static": True})
+    init_std: float = field(default=0.3, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
 
     def __post_init__(self) -> None:
