@@ -285,3 +285,50 @@ def test_the_first_reset_may_leave_lanes_out():
         act(pool, [1])
         act(pool, [1])
     np.testing.assert_array_equal(pool.save()["num_steps"], [0, 2, 0])
+
+
+class Misfitting(Native):
+    """Answers a step of three lanes, the first of which ends, with what it is told to."""
+
+    def __init__(self, answer: dict, num_envs: int) -> None:
+        super().__init__(AutoresetMode.SAME_STEP, num_envs, first_end=1)
+        self.answer = answer
+
+    def step(self, actions):
+        answer = dict(
+            zip(("obs", "reward", "over", "cut", "info"), super().step(actions), strict=True)
+        )
+        return tuple((answer | self.answer).values()) if self.num_envs > 1 else answer.values()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"info": {}}, r"mode SAME_STEP needs info\['final_obs'\]"),
+        ({"info": None}, "info is None, not a dict"),
+        (
+            {"info": {"final_obs": np.zeros((3, 1)), "final_info": np.array([{}] * 3)}},
+            r"info\['final_info'\] is array.*, not a dict",
+        ),
+        ({"info": {"success": "yes"}}, r"success in info has shape \(\); 3 lanes need \(3,\)"),
+        ({"info": {"success": ["no"] * 3}}, "success in info is .*, not True or False"),
+        ({"over": None}, r"terminated has shape \(\)"),
+        ({"cut": np.zeros((3, 1), bool)}, r"truncated has shape \(3, 1\)"),
+        ({"reward": np.zeros((3, 1))}, r"the reward has shape \(3, 1\)"),
+        ({"obs": np.zeros((2, 1))}, "2 observations of 3 lanes"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_one_line(answer, message):
+    pool = vector_suite("odd", partial(Misfitting, answer), horizon=9).make_pool(3)
+    pool.reset(np.arange(3), np.zeros(3, np.uint32), [TASK] * 3)
+    with pytest.raises(EnvironmentFault, match=f"^the vector environment failed: .*{message}") as e:
+        act(pool, [0, 1, 2])
+    assert "\n" not in str(e.value)
+
+
+def test_a_lane_that_tells_nothing_of_success_has_none():
+    answer = {"info": {"final_obs": np.zeros((3, 1)), "success": np.array([None, True, False])}}
+    pool = vector_suite("odd", partial(Misfitting, answer), horizon=9).make_pool(3)
+    pool.reset(np.arange(3), np.zeros(3, np.uint32), [TASK] * 3)
+    step = pool.step(np.arange(3), np.zeros((3, 1), np.float32))
+    assert step.info["success"].tolist() == [False, True, False]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.step import Step
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
+    as_flag,
     as_float32,
     observation_encoder,
     reset_options,
@@ -67,24 +69,35 @@ class VectorLanes:
         """
         actions = np.stack(native_actions).astype(self.vec.action_space.dtype)
         try:
-            native, reward, terminated, truncated, info = self.vec.step(actions)
-            obs, reward = self._rows(native), as_float32(reward, "the reward")
+            return self._account(*self.vec.step(actions))
         except Exception as error:
             raise _failure(error) from error
-        next_obs, success = obs, success_in(info)
-        terminated = np.array(terminated, bool)
-        truncated = np.array(truncated, bool) & ~terminated
+
+    def _account(
+        self, native: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> tuple[Step, np.ndarray]:
+        """The same of what the environment answers; an exception where that does not fit."""
+        obs, every = self._rows(native), np.arange(self.vec.num_envs)
+        terminated = _flags(terminated, every, len(every), "terminated")
+        truncated = _flags(truncated, every, len(every), "truncated") & ~terminated
+        next_obs, success = obs, _success(info, every, len(every), "info")
         ended = np.flatnonzero(terminated | truncated)
         if self.mode is AutoresetMode.SAME_STEP and len(ended):
+            if "final_obs" not in info:
+                raise ValueError("mode SAME_STEP needs info['final_obs'], what ended lanes saw")
             next_obs = obs.copy()
             next_obs[ended] = [self._encode(info["final_obs"][lane]) for lane in ended]
-            success = _with_final(success, success_in(info.get("final_info", {})), ended)
+            told = info.get("final_info", {})
+            final = _success(told, ended, len(every), "info['final_info']")
+            if final is not None:
+                success = np.zeros(len(every), bool) if success is None else success
+                success[ended] = final
         step = Step(
-            reward=reward,
+            reward=_fitting(as_float32(reward, "the reward"), len(every), "the reward"),
             next_obs=next_obs,
             terminated=terminated,
             truncated=truncated,
-            info={} if success is None else {"success": np.asarray(success).astype(bool)},
+            info={} if success is None else {"success": success},
         )
         return step, obs
 
@@ -96,7 +109,10 @@ class VectorLanes:
 
     def _rows(self, native: Any) -> np.ndarray:
         """A batch of observations as [P, O] float32."""
-        return np.stack([self._encode(obs) for obs in iterate(self.vec.observation_space, native)])
+        rows = [self._encode(obs) for obs in iterate(self.vec.observation_space, native)]
+        if len(rows) != self.vec.num_envs:
+            raise ValueError(f"{len(rows)} observations of {self.vec.num_envs} lanes")
+        return np.stack(rows)
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
         """Which of the tasks' lanes one call can reset.
@@ -119,13 +135,26 @@ def _autoreset_mode(vec: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     return mode
 
 
-def _with_final(success: Any, final: Any, ended: np.ndarray) -> Any:
-    """The step's success where lanes go on, the final one where they ended; None if unknown."""
-    if final is None:
-        return success
-    merged = np.zeros(len(final), bool) if success is None else np.array(success, bool)
-    merged[ended] = np.asarray(final)[ended].astype(bool)
-    return merged
+def _success(info: Any, lanes: np.ndarray, num_lanes: int, what: str) -> np.ndarray | None:
+    """What an info tells of success in these lanes; None if it tells nothing."""
+    if not isinstance(info, Mapping):
+        raise TypeError(f"{what} is {reprlib.repr(info)}, not a dict")
+    told = success_in(info)
+    return None if told is None else _flags(told, lanes, num_lanes, f"success in {what}")
+
+
+def _flags(values: Any, lanes: np.ndarray, num_lanes: int, what: str) -> np.ndarray:
+    """Truth values of these lanes; None is False, where a lane tells nothing."""
+    array = _fitting(np.asarray(values), num_lanes, what)[lanes]
+    if array.dtype.kind in "biuf":
+        return array.astype(bool)
+    return np.array([value is not None and as_flag(value, what) for value in array], bool)
+
+
+def _fitting(array: np.ndarray, num_lanes: int, what: str) -> np.ndarray:
+    if array.shape != (num_lanes,):
+        raise ValueError(f"{what} has shape {array.shape}; {num_lanes} lanes need ({num_lanes},)")
+    return array
 
 
 def _failure(error: Exception) -> EnvironmentFault:
