@@ -219,8 +219,25 @@ def test_restore_of_an_environment_that_no_seed_reaches_says_so():
 
 
 def test_restore_refuses_the_state_of_another_size():
-    with pytest.raises(EnvironmentFault, match=r"\(3, 9, 2\); this pool of 2 slots"):
+    with pytest.raises(EnvironmentFault, match=r"\(3, 0, 2\); this pool of 2 slots"):
         started(2, 9).restore(started(3, 9).save(), [PLAIN] * 2)
+
+
+def test_what_is_kept_and_saved_grows_with_the_episodes_not_with_the_horizon():
+    pool = started(2, 10**12)
+    for _ in range(5):
+        pool.step(np.arange(2), idle(2))
+    pool.reset(np.array([0]), np.zeros(1, np.uint32), [PLAIN])
+    saved = pool.save()
+    assert saved["actions"].shape == (2, 5, 2) and not saved["actions"][0].any()
+    assert pool._log.actions.shape[1] < 10
+    other = new_pool(2, 10**12)
+    other.restore(saved, [PLAIN] * 2)
+    np.testing.assert_array_equal(other.step(np.arange(2), idle(2)).next_obs[:, 0], [1, 6])
+    longer = {**saved, "num_steps": np.array([0, 6])}
+    for state, horizon in ((longer, 9), (saved, 4)):
+        with pytest.raises(EnvironmentFault, match=f"every step and at most {horizon}"):
+            new_pool(2, horizon).restore(state, [PLAIN] * 2)
 
 
 def test_an_exception_in_the_environment_names_slot_step_and_task():

@@ -25,17 +25,17 @@ class EpisodeLog(Slots):
 
     def __init__(self, spec: EnvSpec, num_slots: int) -> None:
         super().__init__(num_slots)
+        self.horizon = spec.horizon
         self.seeds = np.zeros(num_slots, np.uint32)
-        self.actions = np.zeros(
-            (num_slots, spec.horizon, *spec.action.shape), np.dtype(spec.action.dtype)
-        )
+        # Grows with the episodes: most horizons are longer than them, some than any memory.
+        self.actions = np.zeros((num_slots, 0, *spec.action.shape), np.dtype(spec.action.dtype))
         self.obs = np.zeros((num_slots, spec.observation_size), np.float32)
 
     def announce(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         """Episodes on `tasks` are about to begin in `slots`."""
         for slot, task in zip(slots.tolist(), tasks, strict=True):
             self.tasks[slot] = task
-        self.num_steps[slots], self.running[slots] = 0, False
+        self.num_steps[slots], self.running[slots], self.actions[slots] = 0, False, 0
 
     def begin(self, slots: Any, seeds: Any, obs: np.ndarray) -> None:
         """The announced episodes have begun in `slots`, an index or several."""
@@ -43,13 +43,19 @@ class EpisodeLog(Slots):
 
     def add(self, slots: Any, actions: np.ndarray, obs: np.ndarray, ended: Any) -> None:
         """`slots`, an index or several, have acted."""
+        if self.num_steps.max() >= self.actions.shape[1]:
+            num_slots, _, *action = self.actions.shape
+            room = np.zeros((num_slots, self.num_steps.max() + 1, *action), self.actions.dtype)
+            self.actions = np.concatenate([self.actions, room], axis=1)
         self.actions[slots, self.num_steps[slots]] = actions
         self.num_steps[slots] += 1
         self.obs[slots], self.running[slots] = obs, np.logical_not(ended)
 
     def save(self) -> PyTree:
-        """Seeds, actions, counts and last observations, each [P, ...]."""
-        return {name: getattr(self, name).copy() for name in _SAVED}
+        """Seeds, actions, counts and last observations, each [P, ...]; actions so far only."""
+        kept = {name: getattr(self, name) for name in _SAVED}
+        kept["actions"] = self.actions[:, : self.num_steps.max()]
+        return {name: array.copy() for name, array in kept.items()}
 
     def play(
         self,
@@ -59,13 +65,16 @@ class EpisodeLog(Slots):
         at_work: Callable[[], None] = idle,
     ) -> None:
         """Bring `pool`, which keeps this log, to where `save` stood; `tasks` are of the P slots."""
-        if np.shape(saved["actions"]) != self.actions.shape:
+        shape, (num_slots, _, *action) = np.shape(saved["actions"]), self.actions.shape
+        fits = len(shape) > 1 and shape == (num_slots, shape[1], *action)
+        if not fits or not np.max(saved["num_steps"]) <= shape[1] <= self.horizon:
             raise EnvironmentFault(
-                f"the saved actions have shape {np.shape(saved['actions'])}; "
-                f"this pool of {len(self.seeds)} slots takes {self.actions.shape}"
+                f"the saved actions have shape {shape}; this pool of {num_slots} slots takes "
+                f"{(num_slots, '...', *action)}, every step and at most {self.horizon}"
             )
-        every = np.arange(len(self.seeds))
+        every = np.arange(num_slots)
         self.announce(every, tasks)
+        self.actions = np.zeros_like(self.actions, shape=shape)
         for name in _SAVED:
             getattr(self, name)[:] = saved[name]
         self.running[:] = False
