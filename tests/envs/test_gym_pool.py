@@ -451,3 +451,20 @@ def test_an_environment_that_cannot_be_made_is_a_fault(error):
 
     with pytest.raises(EnvironmentFault, match=r"^an environment cannot be made: .*no licence$"):
         gym_suite("s", make_env, horizon=3)
+
+
+def test_environments_that_were_made_are_closed_where_a_later_one_cannot_be():
+    made, closed = [], []
+
+    class Scarce(Counting):
+        def __init__(self):
+            if len(made) == 3:
+                raise RuntimeError("no display")
+            made.append(self)
+
+        def close(self):
+            closed.append(self)
+
+    with pytest.raises(EnvironmentFault, match="cannot be made: RuntimeError: no display"):
+        GymPool(Scarce, gym_spec(Counting, 9), 4)
+    assert closed == made

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import heap
@@ -33,7 +34,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.process_crew import GRACE_SECONDS, ProcessCrew, Worker
 from adaptax.envs.pools.remote_fault import RemoteTraceback
-from adaptax.envs.pools.workers import WorkerPool
+from adaptax.envs.pools.workers import Host, WorkerPool
 from adaptax.envs.suites import gym
 from adaptax.envs.suites.gym import gym_spec, gym_suite
 from adaptax.envs.task import Task
@@ -241,6 +242,24 @@ def test_a_worker_that_hangs_is_an_error():
         step(pool, 2)
 
 
+def test_every_environment_that_is_made_or_reset_is_a_sign_of_life():
+    told = []
+    host, slots = Host(lambda: told.append(1)), np.arange(3)
+
+    def make_and_reset():
+        assert host.make(0, maker()[0], slots, None, [None] * 3) is None
+        made = len(told)
+        job = (
+            lambda share, *args: share.reset(*args),
+            (slots, slots.astype(np.uint32), drifts()[:3]),
+        )
+        host.run(0, *job)
+        return made, len(told) - made
+
+    made, reset = copy_context().run(make_and_reset)
+    assert made == 3 and reset >= 3
+
+
 def test_actions_of_a_wrong_size_are_refused_and_the_pool_goes_on():
     pool = started(1, {}, {})
     with pytest.raises(EnvironmentFault, match=r"shape \(2, 3\).* takes \(2, 2\)"):
@@ -421,7 +440,7 @@ OWNER = """
     from counting import PLAIN, Counting
     from adaptax.envs.pools.gym import GymPool
     from adaptax.envs.pools.process_crew import ProcessCrew
-    from adaptax.envs.pools.workers import WorkerPool
+    from adaptax.envs.pools.workers import Host, WorkerPool
     from adaptax.envs.suites.gym import gym_spec
 
     if __name__ == "__main__":

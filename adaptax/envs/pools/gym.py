@@ -26,7 +26,14 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.pools.pool import check_actions, check_reset, close_quietly, idle
+from adaptax.envs.pools.pool import (
+    AT_WORK,
+    check_actions,
+    check_reset,
+    close_quietly,
+    closed_on_error,
+    idle,
+)
 from adaptax.envs.task import Task
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -52,10 +59,14 @@ class GymPool:
     def __init__(self, make_env: MakeEnv, spec: EnvSpec, num_slots: int) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
         self.spec, self.num_slots = spec, num_slots
-        self._envs = [made(make_env) for _ in range(num_slots)]
+        self._log = EpisodeLog(self.spec, num_slots)
+        self._at_work, self._envs = AT_WORK.get(), list[gymnasium.Env[Any, Any]]()
+        with closed_on_error(self):
+            for _ in range(num_slots):
+                self._at_work()
+                self._envs.append(made(make_env))
         self._encode = observation_encoder(self._envs[0].observation_space)[1]
         self._decode = action_decoder(self._envs[0].action_space)[1]
-        self._log = EpisodeLog(self.spec, num_slots)
         self._last_info: list[Mapping[str, Any]] = [{} for _ in range(num_slots)]
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
@@ -139,6 +150,7 @@ class GymPool:
         self._log.running[:] = False
 
     def _reset_one(self, slot: int, seed: int, task: Task) -> None:
+        self._at_work()
         try:
             native, _ = self._envs[slot].reset(seed=seed, options=reset_options(task.params))
             obs = self._encode(native)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,11 @@ from adaptax.envs.task import Task
 
 def idle() -> None:
     """Nothing."""
+
+
+AT_WORK: ContextVar[Callable[[], None]] = ContextVar("AT_WORK", default=idle)
+"""What a pool calls before each environment that it makes or resets one by one: many slow ones are
+told from one that hangs."""
 
 
 class Pool(Protocol):

@@ -136,7 +136,7 @@ class Worker:
     process: Any
     channel: Channel
     num_steps: Any
-    """Steps and resets that it has begun, in shared memory."""
+    """Steps, resets and environments that it has begun, in shared memory."""
     is_busy: bool = False
     """Whether it owes an answer."""
 

@@ -21,7 +21,7 @@ import numpy as np
 from adaptax.core.errors import EnvironmentFault, check
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, check_actions, check_reset, closed_on_error, idle
+from adaptax.envs.pools.pool import AT_WORK, Pool, check_actions, check_reset, closed_on_error, idle
 from adaptax.envs.pools.remote_fault import FaultReport
 from adaptax.envs.task import Task
 
@@ -272,7 +272,8 @@ class Host:
 
     def __init__(self, at_work: Callable[[], None] = lambda: None) -> None:
         self._at_work = at_work
-        """Called before every step, so that a worker that hangs can be told from a long call."""
+        """Called before every step, and by pools (`AT_WORK`), so that a worker that hangs can be
+        told from a long call."""
         self._shares: dict[int, Share] = {}
 
     def started(self, settings: dict[str, Any]) -> None:
@@ -302,6 +303,7 @@ class Host:
         tasks: Sequence[Task],
     ) -> FaultReport | None:
         """Make a pool, in a saved state unless that is None; gives what went wrong, if anything."""
+        AT_WORK.set(self._at_work)
         try:
             pool = make_pool(len(slots))
             share = self._shares[key] = Share(pool, slots, self._at_work)
