@@ -14,6 +14,7 @@ from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.placement import placed
 from adaptax.envs.pools.compiled import CompiledPool
+from adaptax.envs.pools.pool import SlotFault, SlotNotFinite
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import Task, TaskList
 from adaptax.sampling.actors import UniformActor
@@ -268,3 +269,18 @@ def test_a_reset_needs_a_seed_and_a_task_for_every_slot(num_seeds, num_tasks):
     pool, task = CompiledPool(Drifting(), 3), Task("t", 0, {"drift": 1.0})
     with pytest.raises(EnvironmentFault, match=f"{num_seeds} seeds and {num_tasks} tasks"):
         pool.reset(np.arange(3), np.zeros(num_seeds, np.uint32), [task] * num_tasks)
+
+
+def test_steps_without_a_running_episode_and_numbers_that_are_none_name_slot_step_and_task():
+    pool = CompiledPool(Drifting(), 2)
+    with pytest.raises(SlotFault, match="slot 0, step 0, task none: no running episode"):
+        moved(pool)
+    begun({"drift": 1.0}, {"drift": np.inf}, pool=pool)
+    with pytest.raises(SlotNotFinite, match="slot 0, step 0, task 't0': the action is not finite"):
+        pool.step(np.arange(1), np.full((1, 1), np.nan, np.float32))
+    with pytest.raises(SlotNotFinite, match="slot 1, step 0, task 't1': the observation is not"):
+        moved(pool)
+    for _ in range(4):
+        pool.step(np.arange(1), np.zeros((1, 1), np.float32))
+    with pytest.raises(SlotFault, match="slot 0, step 4, task 't0': no running episode"):
+        pool.step(np.arange(1), np.zeros((1, 1), np.float32))

@@ -11,9 +11,10 @@ import pytest
 from families import FAMILIES, family, random_actions, some_tasks
 from gymnasium.utils.env_checker import check_env
 
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.gymnasium_envs import FAMILIES as REGISTERED
 from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.pools.pool import SlotNotFinite
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suites.gym import gym_spec
 
@@ -109,11 +110,43 @@ def test_without_a_seed_episodes_differ():
         ({"targets": 1.0}, "unknown setting 'targets'; did you mean 'target'"),
         ({"horizon": 7}, "max_episode_steps"),
         ({"low": "slow"}, "low: expected float"),
+        ({"target": np.nan}, "its parameter 'target' is not finite"),
+        ({"target": None}, "its parameter 'target' is a NoneType"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):
     with pytest.raises(ConfigError, match=message):
         gymnasium.make("adaptax/HalfCheetahVel-v1", **settings)
+
+
+def begun(name: str, **options):
+    env = gymnasium.make(env_id(name)).unwrapped
+    env.reset(seed=0, options=options)
+    return env
+
+
+def test_an_action_that_is_not_finite_is_refused():
+    env, action = begun("half-cheetah-vel"), np.zeros(6, np.float32)
+    action[2] = np.nan
+    with pytest.raises(SlotNotFinite, match=r"slot 0, step 0, .*: the action is not finite"):
+        env.step(action)
+    env.step(np.full(6, np.inf, np.float32))  # clipped
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"target": np.nan}, "'target' is not finite"), ({"target": "x"}, "is 'x', not numbers")],
+)
+def test_options_that_are_no_tasks_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        begun("half-cheetah-vel", **options)
+
+
+def test_an_episode_that_has_terminated_takes_no_step():
+    env = begun("walker-vel")
+    with pytest.raises(EnvironmentFault, match="no running episode: reset it first"):
+        for _ in range(500):
+            env.step(np.ones(6, np.float32))
 
 
 def test_an_id_with_its_module_needs_no_import():

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 import mujoco
 import numpy as np
 
-from adaptax.core.errors import check
+from adaptax.core.errors import ConfigError, check
 from adaptax.envs.physics.body import Body
 from adaptax.envs.task import Task
 
@@ -28,6 +28,8 @@ class TaskModels:
             f"the environment takes {sorted(shapes)}",
         )
         for name, value in task.params.items():
+            if np.asarray(value).dtype.kind not in "biuf":
+                raise ConfigError(f"{name!r} of task {task.name!r} is {value!r}, not numbers")
             check(
                 np.shape(value) == shapes[name],
                 f"{name!r} of task {task.name!r} has the shape {np.shape(value)}; "

@@ -16,7 +16,7 @@ from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
-from adaptax.envs.pools.pool import check_actions, check_reset, idle
+from adaptax.envs.pools.pool import Slots, check_actions, check_reset, idle
 from adaptax.envs.task import Task
 
 
@@ -54,10 +54,16 @@ class CompiledPool:
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in K slots, one call after another: the reference for the compiled loop."""
         check_actions(self.spec, actions, len(slots))
+        at = Slots(self.num_slots)
+        at.tasks = self._tasks
+        if self.lanes is not None:
+            at.num_steps = np.asarray(self.lanes.steps)
+            at.running = at.num_steps < self.spec.horizon
+        at.require(at.running[slots], slots, "no running episode: reset it first")
+        at.require_finite(np.clip(actions, -1.0, 1.0), slots, "the action")
         every = np.zeros((self.num_slots, *actions.shape[1:]), actions.dtype)
         every[slots] = actions
         after, step = _step(self.env, self.task_arrays, self.lanes, every)
-        self.lanes = self._chosen(slots, after)
         step = Step(
             reward=step.reward,
             next_obs=as_numbers(step.next_obs),
@@ -66,6 +72,9 @@ class CompiledPool:
             info=step.info,
         )
         answered: Step = jax.tree.map(lambda x: np.asarray(x)[slots], step)
+        at.require_finite(answered.next_obs, slots, "the observation")
+        at.require_finite(answered.reward, slots, "the reward")
+        self.lanes = self._chosen(slots, after)
         return answered
 
     def save(self) -> PyTree:
