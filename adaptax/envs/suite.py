@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from adaptax.core.errors import ConfigError, check
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
@@ -48,6 +49,19 @@ class Suite:
         ]
         text = json.dumps([self.name, listed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def within_limits(horizon: int | None, limits: Iterable[int | None], env: Any) -> int:
+    """`horizon`, or the shortest of an environment's own time limits where that is None."""
+    own = min((limit for limit in limits if limit is not None), default=None)
+    steps = own if horizon is None else horizon
+    if steps is None:
+        raise ConfigError(f"{env} has no time limit: give a horizon, in steps")
+    fits = own is None or steps <= own
+    check(
+        fits, f"horizon {horizon} is over the time limit of {env}, {own} steps: give at most that"
+    )
+    return steps
 
 
 def _params_text(task: Task) -> str:

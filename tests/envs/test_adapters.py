@@ -41,6 +41,14 @@ def test_a_wrong_id_is_answered_with_the_nearest():
         make_suite("gymnax:CartPol-v1")
 
 
+def test_a_horizon_beyond_the_time_limit_is_refused():
+    pytest.importorskip("gymnax")
+    with pytest.raises(
+        ConfigError, match="horizon 201 is over the time limit of gymnax:Pendulum-v1"
+    ):
+        make_suite("gymnax:Pendulum-v1", horizon=201)
+
+
 @pytest.mark.parametrize(
     "env_id", ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "PointRobot-misc"]
 )
@@ -133,6 +141,27 @@ def pairs(numbers: list[int]) -> list[tuple[int, int]]:
     """Tile and colour of each object in a goal or rule; what is padding is left out."""
     found = [(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=False)]
     return [pair for pair in found if pair != (0, 0)]
+
+
+def test_no_task_of_xland_is_drawn_twice_by_another_order():
+    pytest.importorskip("xminigrid")
+    from xminigrid.core.goals import AgentNearGoal, TileNearGoal
+    from xminigrid.core.rules import EmptyRule, TileNearRule
+
+    from adaptax.envs.suites.adapters.xland import _meant
+
+    a, b, c = (jnp.array(tile) for tile in ([4, 2], [3, 1], [3, 5]))
+
+    def meant(goal, *rules, tiles=(a, b)):
+        arrays = {"goal": goal.encode(), "init_tiles": jnp.stack(tiles)}
+        return _meant(arrays | {"rules": jnp.stack([rule.encode() for rule in rules])})
+
+    near, none = TileNearGoal(a, b), EmptyRule()
+    assert meant(near, none) == meant(TileNearGoal(b, a), none, tiles=(b, a))
+    assert meant(near, none) not in (meant(TileNearGoal(a, c), none), meant(AgentNearGoal(a), none))
+    made = TileNearRule(a, b, c), TileNearRule(b, c, a)
+    assert meant(near, *made) == meant(near, TileNearRule(c, b, a), TileNearRule(b, a, c))
+    assert meant(near, *made) != meant(near, made[0], TileNearRule(b, a, c))
 
 
 @pytest.mark.slow

@@ -343,6 +343,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
     [
         (spaces.Box(0, 255, (2, 8, 8, 3), np.uint8), BOX, "pixels"),
         (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), BOX, "pixels"),
+        (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8), np.uint8)}), BOX, "pixels"),
         (spaces.Tuple([spaces.Text(4)]), BOX, "a Box of numbers"),
         (spaces.Graph(BOX, None), BOX, "a Box of numbers"),
         (BOX, spaces.Dict({"x": BOX}), "takes a Discrete, a MultiDiscrete or a Box of floats"),
@@ -356,12 +357,13 @@ def test_unsupported_spaces_are_refused_with_what_is_supported(observation, acti
     assert "\n" not in str(error.value)
 
 
-def test_the_horizon_is_the_shortest_limit():
+def test_the_horizon_is_the_shortest_limit_and_none_beyond_it():
     make_env = partial(gymnasium.make, "CartPole-v1")
     by_hand = gymnasium.wrappers.TimeLimit(Counting(), 30)
     assert gym_spec(make_env).horizon == 500
     assert gym_spec(make_env, horizon=20).horizon == 20
-    assert gym_spec(make_env, horizon=900).horizon == 500
+    with pytest.raises(ConfigError, match=r"^horizon 900 is over the time limit of .*, 500 steps"):
+        gym_spec(make_env, horizon=900)
     assert gym_spec(partial(make_env, max_episode_steps=900)).horizon == 900
     assert gym_spec(lambda: by_hand).horizon == 30
 

@@ -15,6 +15,7 @@ BOX = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
 OBSERVATIONS = {
     "box": BOX,
     "integers": spaces.Box(0, 9, (3,), np.int64),
+    "table of bytes": spaces.Box(0, 9, (8, 8), np.uint8),
     "discrete": spaces.Discrete(4, start=3),
     "multi-binary": spaces.MultiBinary((2, 3)),
     "multi-discrete": spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, -1]]),

@@ -247,6 +247,11 @@ def test_an_environment_without_a_time_limit_needs_a_horizon():
         vector_suite("native", partial(Native, AutoresetMode.SAME_STEP))
 
 
+def test_a_horizon_beyond_the_time_limit_is_refused():
+    with pytest.raises(ConfigError, match=r"horizon 501 is over the time limit of .*, 500 steps"):
+        vector_suite("long", partial(gymnasium.make_vec, "CartPole-v1"), horizon=501)
+
+
 def counting_pool(params: dict, num_slots: int = 2) -> VectorPool:
     make_vec = partial(sync, Counting, AutoresetMode.NEXT_STEP)
     pool = vector_suite("counting", make_vec, horizon=9).make_pool(num_slots)

@@ -47,7 +47,8 @@ def _numbers(space: Any) -> tuple[int, Encoder]:
         sizes, start = space.nvec.flatten().tolist(), space.start.flatten()
         return sum(sizes), lambda obs: _one_hots(_flat(obs, len(sizes)) - start, sizes)
     pixels = isinstance(space, spaces.Box) and (
-        space.dtype == np.uint8 and len(space.shape) >= PICTURE_NDIM
+        picture_in(space) is not None
+        or (space.dtype == np.uint8 and len(space.shape) > PICTURE_NDIM)
     )
     if not isinstance(space, spaces.Box | spaces.MultiBinary) or pixels:
         raise ConfigError(

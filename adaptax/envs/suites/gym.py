@@ -29,7 +29,7 @@ from adaptax.envs.pools.pool import close_quietly
 from adaptax.envs.pools.process_crew import in_worker
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
-from adaptax.envs.suite import Suite
+from adaptax.envs.suite import Suite, within_limits
 from adaptax.envs.task import Params, Task, Value, task_lists
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -158,9 +158,8 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
     lanes = VectorLanes(make_vec, 1)
     try:
         vec = lanes.vec
-        own = getattr(vec.spec, "max_episode_steps", None), getattr(vec, "max_episode_steps", None)
-        limits = [limit for limit in (horizon, *own) if limit is not None]
-        check(len(limits) > 0, f"{vec} has no time limit: give a horizon, in steps")
+        own = [getattr(layer, "max_episode_steps", None) for layer in (vec.spec, vec)]
+        limit = within_limits(horizon, own, vec)
         lanes.reset_all(0, task)
         idle = np.zeros(lanes.action.shape, lanes.action.dtype)
         step, _ = lanes.step([lanes.decode(idle)])
@@ -168,23 +167,19 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
         close_quietly(lanes.vec)
     size, known = lanes.observation_size, "success" in step.info
     picture = picture_in(lanes.vec.single_observation_space)
-    return EnvSpec(
-        size, lanes.action, min(limits), trial_episodes, has_success=known, picture=picture
-    )
+    return EnvSpec(size, lanes.action, limit, trial_episodes, has_success=known, picture=picture)
 
 
 def _horizon(env: AnyEnv, horizon: int | None) -> int:
-    """The shortest of `horizon` and the time limits of the environment and its wrappers."""
+    """`horizon`, or the shortest of the time limits of the environment and its wrappers."""
     check(horizon is None or horizon > 0, f"horizon must be greater than 0, not {horizon}")
-    limits = [horizon]
+    limits = []
     layer: Any = env
     while layer is not None:
         limits.append(layer.spec.max_episode_steps if layer.spec else None)
         limits.append(getattr(layer, "_max_episode_steps", None))
         layer = layer.env if isinstance(layer, gymnasium.Wrapper) else None
-    known = [limit for limit in limits if limit is not None]
-    check(len(known) > 0, f"{env} has no time limit: give a horizon, in steps")
-    return min(known)
+    return within_limits(horizon, limits, env)
 
 
 def _trial_step(env: AnyEnv, params: Params) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError, check, one_line
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
-from adaptax.envs.suite import Suite
+from adaptax.envs.suite import Suite, within_limits
 from adaptax.envs.suites.adapters.package import imported
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
@@ -140,11 +140,10 @@ def gymnax_suite(env_id: str, config: GymnaxConfig) -> Suite:
 
 def suite_of(name: str, env: Any, params: Any, horizon: int | None = None) -> Suite:
     """A suite of one environment with gymnax's interface, Craftax's for example."""
-    own = next((int(getattr(params, limit)) for limit in LIMITS if hasattr(params, limit)), None)
-    limits = [limit for limit in (horizon, own) if limit is not None]
-    check(bool(limits), f"{name} has no time limit: give a horizon, in steps")
+    limits = [int(getattr(params, limit)) for limit in LIMITS if hasattr(params, limit)]
+    one_env = GymnaxEnv(env, params, within_limits(horizon, limits, name))
     task = TaskList(name, [{}])
-    return compiled_suite(name, GymnaxEnv(env, params, min(limits)), task, task)
+    return compiled_suite(name, one_env, task, task)
 
 
 def _without_limit(params: Any) -> Any:
