@@ -62,7 +62,8 @@ class Algorithm(ABC, Generic[State, Data]):
     """Leaves of the state that another run may begin with, by the beginning of their path: networks
     and what their inputs are scaled by, not optimizers, replays, counters or keys."""
     acting: ClassVar[tuple[str, ...]] = ()
-    """Leaves that `actor` and `adapt` need beside these, in the same form."""
+    """Leaves that `actor` and `adapt` need beside these, in the same form; another run that begins
+    with what this one has learned takes them, too."""
     task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
     trained_episodes: int | None = None

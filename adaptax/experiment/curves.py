@@ -44,7 +44,7 @@ class Run:
     name: str
     """Algorithm and suite."""
     settings: dict[str, Any]
-    """`algorithm.NAME` and `suite.NAME`, nested settings joined by dots."""
+    """`algorithm.NAME` and `suite.NAME`, nested settings joined by dots; `trainer.init_from`."""
     seed: int
     evaluations: list[Row]
     config: dict[str, Any]
@@ -67,11 +67,11 @@ class RunGroup:
     runs: list[Run]
 
     def differences(self) -> list[str]:
-        """The algorithm's settings in which the runs differ, a line each."""
+        """The settings of the algorithm, and what they begin with, in which runs differ; lines."""
         lines = []
         for name in dict.fromkeys(n for run in self.runs for n in run.settings):
             values = {str(run.settings.get(name)): run.directory.name for run in self.runs}
-            if name.startswith("algorithm.") and len(values) > 1:
+            if not name.startswith("suite.") and len(values) > 1:
                 lines.append(f"{name} is " + ", ".join(f"{v} in {d}" for v, d in values.items()))
         return lines
 
@@ -137,9 +137,13 @@ def _load_run(directory: Path) -> Run:
     try:
         config = parse_json(read_plain(path))
         settings = flat({part: config[part] for part in ("algorithm", "suite")})
+        settings["trainer.init_from"] = config.get("trainer", {}).get("init_from")
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
     evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
     return Run(directory, name, settings, seed, evaluations, config)

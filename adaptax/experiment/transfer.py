@@ -12,20 +12,21 @@ from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.experiment.run_dir import read_config
+from adaptax.experiment.weights import weights_of
 
 
 def learned_elsewhere(run_dir: Path, algorithm: Algorithm[Any, Any], state: PyTree) -> PyTree:
-    """A fresh `state` with what the newest snapshot of a run has of the algorithm's `learned`.
+    """A fresh `state` with the weights that the newest snapshot of a run has.
 
     Raises a ConfigError that names what does not fit.
     """
     read_config(run_dir)
     own = flatten(state)
-    names = {name for name in own if name.startswith(algorithm.learned)}
+    names = weights_of(algorithm, own).keys()
     check(bool(names), f"{algorithm.name} has learned nothing that another run could begin with")
     _, tree = Snapshots(run_dir / "snapshots").read()
     theirs: dict[str, Any] = tree.get("state", {})
-    there = {name for name in theirs if name.startswith(algorithm.learned)}
+    there = weights_of(algorithm, theirs).keys()
     wrong = [_difference(name, theirs, own) for name in sorted(names | there)]
     if wrong := [line for line in wrong if line]:
         more = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""

@@ -21,13 +21,16 @@ from toys import (
 
 from adaptax.algorithms.off_policy.family import (
     Data,
+    Learner,
     Networks,
     OffPolicyConfig,
+    gradient_steps,
     optimizer,
     update,
     updated_target,
 )
 from adaptax.algorithms.off_policy.sac import SAC, SACConfig
+from adaptax.algorithms.program import ABSENT
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.experience import Rollout
@@ -101,6 +104,21 @@ def test_no_gradient_step_is_made_before_enough_steps_came_and_all_of_them_after
     assert counts == [0, 0, 6, 12]
     assert actors == [(False, 10)] * 4 + [(True, 10)] * 4
     assert state.replay.num_added[0] == 80
+
+
+def test_a_member_still_in_its_warm_up_makes_no_gradient_step_beside_one_that_learns():
+    def step(learner, batch_key, key):
+        return replace(learner, params=learner.params + 1), {"loss": learner.params}
+
+    def learned(key, learn):
+        learner = Learner(jnp.float32(0), jnp.float32(0), {}, jnp.int32(0), key)
+        return gradient_steps(step, learner, 5, learn)
+
+    keys, learn = jax.random.split(jax.random.key(0), 2), jnp.array([True, False])
+    learner, figures = jax.jit(jax.vmap(learned))(keys, learn)
+    assert learner.params.tolist() == learner.num_updates.tolist() == [5, 0]
+    assert figures["loss"].tolist() == [2.0, ABSENT]
+    assert (learner.key == keys).tolist() == [False, True]
 
 
 def test_the_first_steps_are_those_of_uniform_actions(name):
@@ -293,7 +311,7 @@ def scales(rewards, **settings):
     def step(learner, batch, key):
         return learner, {"lowest": batch.reward.min(), "highest": batch.reward.max()}
 
-    data = Data(rollout, np.array(False), learn=True)
+    data = Data(rollout, np.array(False), learn=np.array(True))
     return update(algorithm.config, state, data, step)[1]
 
 

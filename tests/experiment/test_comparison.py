@@ -140,6 +140,23 @@ def test_runs_that_differ_in_where_their_environments_are_are_seeds_of_one_group
     assert (name, len(group)) == ("ppo on point-goal, 3 seeds", 3)
 
 
+def test_runs_that_differ_in_what_they_begin_with_are_no_seeds_of_one_group(groups, tmp_path):
+    runs = []
+    for seed, source in enumerate((None, None, "runs/a", "runs/b")):
+        trainer = {"seed": seed, "init_from": source}
+        runs.append(make_run(tmp_path / str(seed), seed, GOOD[seed], trainer=trainer))
+    assert [(g["name"], g["seeds"]) for g in record(*runs)["groups"]] == [
+        ("ppo, init_from=None", [0, 1]),
+        ("ppo, init_from=runs/a", [2]),
+        ("ppo, init_from=runs/b", [3]),
+    ]
+    assert len(groups_of(load_runs(runs))) == 3
+    config = groups[0] / "seed-1" / "config.json"
+    config.write_text(config.read_text().replace('"trainer": {', '"trainer": {"init_from": "a", '))
+    (warning,) = record(*groups)["warnings"]
+    assert warning.endswith("seeds: trainer.init_from is None in seed-4, a in seed-1")
+
+
 def test_scores_are_of_the_test_episodes_where_there_are_some(tmp_path):
     run = make_run(tmp_path / "a", 0, GOOD[0])
     path = run / "evaluations.jsonl"

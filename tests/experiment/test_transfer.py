@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -108,6 +110,20 @@ def test_every_algorithm_has_learned_something_and_no_optimizer_or_key(name):
     assert taken
     wrong = ("opt_state", "key", "replay", "num_", ".best", ".std")
     assert [path for path in taken if any(word in path for word in wrong)] == []
+
+
+def test_a_run_of_svpg_begins_with_the_particle_that_the_other_one_acts_with(tmp_path):
+    suite = adaptax.make_suite("point-goal")
+    algorithm = adaptax.make_algorithm("svpg", suite.spec, **SMALL["svpg"])
+    theirs = algorithm.initial_state(jax.random.key(0))
+    returns = np.arange(len(theirs.returns), dtype=np.float32)
+    (tmp_path / "config.json").write_text(
+        json.dumps({"algorithm": {"name": "svpg"}, "suite": {"name": "point-goal"}, "trainer": {}})
+    )
+    tree = {"state": flatten(replace(theirs, returns=returns))}
+    Snapshots(tmp_path / "snapshots").save(1, tree, None)
+    begun = learned_elsewhere(tmp_path, algorithm, algorithm.initial_state(jax.random.key(1)))
+    np.testing.assert_array_equal(begun.returns, returns)
 
 
 def test_an_algorithm_that_learns_nothing_cannot_begin_with_it(source):

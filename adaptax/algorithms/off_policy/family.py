@@ -16,7 +16,7 @@ from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.program import ABSENT
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import check
-from adaptax.core.experience import Array, PyTree, Rollout, Transitions
+from adaptax.core.experience import Array, PyTree, Rollout, Transitions, select
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import ActionSpace, Discrete, EnvSpec
 from adaptax.functional.masking import anywhere
@@ -267,8 +267,13 @@ def gradient_steps(
 
     shapes = jax.eval_shape(learned, learner)[1]
     none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
+
+    def learned_where_due(learner: Learner) -> tuple[Learner, Figures]:
+        chosen: tuple[Learner, Figures] = select(learn, learned(learner), (learner, none))
+        return chosen
+
     result: tuple[Learner, Figures] = jax.lax.cond(
-        anywhere(learn), learned, lambda learner: (learner, none), learner
+        anywhere(learn), learned_where_due, lambda learner: (learner, none), learner
     )
     return result
 
