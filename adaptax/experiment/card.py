@@ -29,8 +29,11 @@ def card(
 
     `config` is what `config.json` holds, `files` the names of what is beside the card.
     """
-    row = evaluations[-1]
-    before = evaluations[0] if evaluations[0]["iteration"] == 0 != row["iteration"] else None
+    first, row = evaluations[0], evaluations[-1]
+    # A run that was resumed may have another protocol from there on.
+    sizes = [(len(r["episodes"]), r["num_tasks"]) for r in (first, row)]
+    compares = sizes[0] == sizes[1] and first["iteration"] == 0 != row["iteration"]
+    before = first if compares else None
     parts = [
         _front_matter(config, row, name),
         _about(config, files),

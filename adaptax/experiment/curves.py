@@ -307,9 +307,8 @@ def tasks_of(runs: list[Run]) -> str:
     return words.pop() if len(words) == 1 else "tasks of the evaluation"
 
 
-def interval_words(runs: list[Run], held_out: bool) -> str:
-    """What is shaded, for the legend's title."""
-    groups = [group for _, group in groups_of(runs)]
+def interval_words(groups: Sequence[list[Run]], held_out: bool) -> str:
+    """What is shaded around the curves of groups, as the end of a title."""
     sizes = [len(group) for group in groups]
     rows = [g[0].evaluations[-1] for g in groups if len(g) == 1 and held_out]
     rows = [row for row in rows if row["episodes"][-1]["return_ci"] is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import fcntl
+import itertools
 import json
 import operator
 import os
@@ -439,8 +440,9 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     """The seeds; a ConfigError where there are none, or one comes twice."""
     several = isinstance(seeds, Iterable)
     check(several, f"seeds must be several, such as [0, 3] or range(5), not {seeds!r}")
-    given = list(seeds)
-    check(0 < len(given) <= MOST_SEEDS, f"a group has 1 to {MOST_SEEDS} seeds, not {len(given)}")
+    given = list(itertools.islice(seeds, MOST_SEEDS + 1))  # a range may be longer than memory
+    number = "more" if len(given) > MOST_SEEDS else len(given)
+    check(0 < len(given) <= MOST_SEEDS, f"a group has 1 to {MOST_SEEDS} seeds, not {number}")
     whole = f"seeds must be integers in [0, 2^63), not {given}"
     try:
         checked = tuple(map(operator.index, given))  # NumPy's integers too

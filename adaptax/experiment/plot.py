@@ -50,16 +50,18 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     axes.xaxis.set_major_formatter(engineering())
     if len(runs) == 1:
         _draw_one_run(axes, runs[0])
-        shading = interval_words(runs, bool(runs[0].evaluations))
+        shading = interval_words([runs], bool(runs[0].evaluations))
         return _finish(figure, runs, out, f"one seed{shading}")
     held_out = all(run.evaluations for run in runs)
-    for i, (label, group) in enumerate(groups_of(runs)):
+    groups = groups_of(runs)
+    for i, (label, group) in enumerate(groups):
         curves = [evaluation_curve(run, -1) if held_out else training_curve(run) for run in group]
         draw_curve(
             axes, over_seeds(curves), label, **curve_style(i), marker="o" if held_out else ""
         )
     what = f"last episode on {tasks_of(runs)}" if held_out else "training, smoothed"
-    return _finish(figure, runs, out, f"{what}{interval_words(runs, held_out)}")
+    shading = interval_words([group for _, group in groups], held_out)
+    return _finish(figure, runs, out, f"{what}{shading}")
 
 
 def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
@@ -90,7 +92,8 @@ def plot_adaptation(run_dirs: Sequence[Path], out: Path) -> Figure:
         if rows:
             curve = over_seeds([adaptation_curve(row) for row in rows])
             draw_curve(axes, curve, "" if i else "before training", **grey, shaded=len(groups) == 1)
-    return _finish(figure, runs, out, f"{tasks_of(runs)}{interval_words(runs, True)}")
+    shading = interval_words([group for _, group in groups], held_out=True)
+    return _finish(figure, runs, out, f"{tasks_of(runs)}{shading}")
 
 
 def _draw_one_run(axes: Axes, run: Run) -> None:

@@ -103,13 +103,13 @@ def held_out_bars(row: Row) -> dict[str, Bar]:
 
 
 def joined_bars(runs: list[dict[str, Bar]]) -> dict[str, Bar]:
-    """Means over runs with intervals over them; a single run as it is."""
+    """Means, over the runs that have a class, with intervals over them; a single run as it is."""
     if len(runs) == 1:
         return runs[0]
     bars = {}
-    for name in runs[0]:
-        shares = np.array([run[name][0] for run in runs], np.float64)
-        low, high = student_interval(shares) if len(runs) > 2 else (shares.min(), shares.max())
+    for name in dict.fromkeys(name for run in runs for name in run):
+        shares = np.array([run[name][0] for run in runs if name in run], np.float64)
+        low, high = student_interval(shares) if len(shares) > 2 else (shares.min(), shares.max())
         bars[name] = (float(shares.mean()), float(low), float(high))
     return bars
 

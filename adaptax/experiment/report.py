@@ -20,12 +20,13 @@ from adaptax.experiment.curves import (
     Curve,
     RunGroup,
     adaptation_curve,
+    interval_words,
     over_seeds,
     tasks_of,
 )
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.plot import GREY
-from adaptax.experiment.plot_classes import has_classes, held_out_bars, joined_bars
+from adaptax.experiment.plot_classes import Bar, has_classes, held_out_bars, joined_bars
 from adaptax.experiment.recipe import CLASS_DEFAULTS
 from adaptax.experiment.report_figures import (
     NamedCurve,
@@ -142,15 +143,14 @@ class Report:
         self.figures[name] = curves_figure(named, *titles)
         return plot(name, caption, self._curves(), _curve_table(caption, titles[0], named))
 
+    def _shading(self) -> str:
+        return interval_words([group.runs for group in self.groups], held_out=True)
+
     def _learning(self) -> str:
         curves = learning_curves(self.groups, self.record["metric"])
-        caption = f"Mean {self.record['score']}, over training; shaded: {self._interval()}"
+        caption = f"Mean {self.record['score']}, over training{self._shading()}"
         titles = ("environment steps", self.record["metric"])
         return self._drawn("learning", caption, curves, titles)
-
-    def _interval(self) -> str:
-        alone = all(len(group.runs) == 1 for group in self.groups)
-        return "95 % interval over tasks" if alone else "95 % interval over seeds (of two: range)"
 
     def _adaptation(self) -> str:
         """The metric over the episodes on a task, after training and before."""
@@ -170,7 +170,7 @@ class Report:
         self.figures["adaptation"] = curves_figure(named, "episode on a new task", metric)
         self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
         words = tasks_of([run for group in self.groups for run in group.runs])
-        caption = f"Mean {metric} of each episode in a row on {words}; shaded: {self._interval()}"
+        caption = f"Mean {metric} of each episode in a row on {words}{self._shading()}"
         return plot("adaptation", caption, shown, _curve_table(caption, "episode", named))
 
     def _tasks(self) -> str:
@@ -232,10 +232,8 @@ class Report:
         self.figures["classes"] = classes_figure(self.names, bars)
         caption = "Share of episodes with success at any step after adaptation, by class"
         columns = ["class", *self.names]
-        cells = [
-            (name, *(figure_text(own[name][0], list(own[name][1:])) for own in bars))
-            for name in bars[0]
-        ]
+        names = dict.fromkeys(name for own in bars for name in own)
+        cells = [(name, *(_bar_text(own.get(name)) for own in bars)) for name in names]
         return plot("classes", caption, self._curves(), table(caption, columns, cells))
 
     def _videos(self) -> str:
@@ -307,6 +305,10 @@ def _spread(scores: np.ndarray) -> str:
         figure_text(float(x), None) for x in (scores.mean(), scores.min(), scores.max())
     )
     return mean if len(scores) == 1 else f"{mean} ({low} to {high})"
+
+
+def _bar_text(bar: Bar | None) -> str:
+    return "" if bar is None else figure_text(bar[0], list(bar[1:]))
 
 
 def _parameters_text(params: dict[str, Any]) -> str:

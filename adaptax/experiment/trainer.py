@@ -41,6 +41,7 @@ from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, 
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import check_networks, own_networks, provenance
+from adaptax.experiment.recipe import LIMITS
 from adaptax.experiment.run_dir import (
     Hold,
     begin_run,
@@ -55,7 +56,7 @@ from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_whole, saved_state
-from adaptax.learning.minibatches import iterations_within, over_the_run
+from adaptax.learning.minibatches import at_zero_after, iterations_within, over_the_run
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
@@ -185,6 +186,7 @@ class Trainer:
                 return row_of(self.run_dir / PROGRESS, self.iteration) or {}
             self._tell_of_the_suite()
             recorded = recorded_config(self.run_dir)
+            self._warn_of_the_schedule(recorded)
             self._take_description({**recorded, **self._to_come(recorded)})
             self._snapshots.discard_after(self.iteration)
             # An evaluation to come again: that at the end of a run that had ended, which an
@@ -216,6 +218,22 @@ class Trainer:
                 stacklevel=2,
             )
         return {**own, "protocol": protocol}
+
+    def _warn_of_the_schedule(self, recorded: dict[str, Any]) -> None:
+        """Warn where a run is prolonged beyond the end of its step size."""
+        settings, own = self.algorithm.config, to_dict(self.config)
+        before = recorded.get("trainer", own)
+        if not is_dataclass(settings) or all(before.get(name) == own[name] for name in LIMITS):
+            return
+        limits, end = self.config.limits(), at_zero_after(settings)
+        last = iterations_within(settings, limits.get("iteration"), limits.get("num_steps"))
+        if end is not None and max(last or 0, self.iteration + 1) > end:
+            warnings.warn(
+                f"the step size falls to 0 by about iteration {end}, after which nothing is "
+                "learned; a new run with --init-from begins with what this one has learned and has "
+                "a schedule of its own",
+                stacklevel=2,
+            )
 
     def _first_state(self) -> PyTree:
         """What training begins with: fresh, or what another run has learned."""

@@ -166,6 +166,18 @@ def over_the_run(config: Any, num_iterations: int | None) -> Any:
     return replace(config, **changes) if changes else config
 
 
+def at_zero_after(config: Any) -> int | None:
+    """Iterations after which a schedule of a config, or of one within it, has a step size of 0.
+
+    About, where not all iterations learn; None where there is none that comes to 0.
+    """
+    ends = [at_zero_after(part) for part in vars(config).values() if is_dataclass(part)]
+    length = getattr(config, "lr_schedule_steps", None)
+    if length is not None and config.lr_schedule in ("linear", "cosine"):
+        ends.append(-(-length // config.passes_per_iteration))
+    return min((end for end in ends if end is not None), default=None)
+
+
 def _falls(config: Any) -> bool:
     """Whether anything of it falls with the passes in a way that has a name."""
     schedules = (config.lr_schedule, getattr(config, "entropy_schedule", "constant"))

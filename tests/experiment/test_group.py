@@ -378,7 +378,8 @@ def test_seeds_are_a_range_or_a_list(text, seeds):
         ("0:1:2", "takes 0:8, .* not '0:1:2'"),
         ("1,1", "a seed comes twice"),
         ("a", "takes 0:8, which is 0 to 7, or 0,3,5, not 'a'"),
-        ("0:5000", "1 to 1000 seeds, not 5000"),
+        ("0:5000", "1 to 1000 seeds, not more"),
+        ("0:1" + 20 * "0", "1 to 1000 seeds, not more"),
         ("-1,2", r"integers in \[0, 2\^63\)"),
     ],
 )

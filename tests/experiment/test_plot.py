@@ -9,7 +9,7 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import curves, plot
 from adaptax.experiment.logger import RunLog
 from adaptax.experiment.plot import plot_adaptation, plot_learning
-from adaptax.experiment.plot_classes import has_classes, plot_classes
+from adaptax.experiment.plot_classes import has_classes, joined_bars, plot_classes
 
 STEPS = 1_000_000
 
@@ -333,6 +333,12 @@ def test_classes_in_other_types_are_named_in_one_line(tmp_path, figures):
     append(run / "evaluations.jsonl", classes={"door": figures})
     with pytest.raises(AdaptaxError, match=r"evaluations\.jsonl, iteration 4: not a row"):
         has_classes([run])
+
+
+def test_a_class_that_only_some_runs_have_is_the_mean_over_these():
+    runs = [{"reach": (0.5, 0.4, 0.6)}, {"push": (0.2, 0.1, 0.3), "reach": (1.0, 0.9, 1.0)}]
+    for order in (runs, runs[::-1]):
+        assert joined_bars(order) == {"reach": (0.75, 0.5, 1.0), "push": (0.2, 0.2, 0.2)}
 
 
 def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(tmp_path):

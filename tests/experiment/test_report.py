@@ -310,6 +310,41 @@ def test_without_plotly_one_line_says_what_to_install(tmp_path, monkeypatch):
         write_report(load_groups([run]), tmp_path / "a.html")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "over", "words"),
+    [
+        ((1,), "tasks", "95 % interval over tasks"),
+        ((1,), "episodes", "95 % interval over episodes"),
+        ((2, 1), "tasks", "range of two seeds, 95 % interval over tasks"),
+        ((3,), "tasks", "95 % interval over seeds"),
+    ],
+)
+def test_captions_say_what_intervals_are_over(tmp_path, sizes, over, words):
+    for name, size in zip("ab", sizes, strict=False):
+        make_group(tmp_path / name, SCORES[:size])
+    for path in tmp_path.glob("*/*/evaluations.jsonl"):
+        path.write_text(
+            path.read_text().replace('"interval_over": "tasks"', f'"interval_over": "{over}"')
+        )
+    groups = load_groups([tmp_path / name for name in "ab"[: len(sizes)]])
+    write_report(groups, tmp_path / "page.html")
+    captions = Page((tmp_path / "page.html").read_text()).texts["figcaption"]
+    ends = [c.partition("; shaded: ")[2] for c in captions if c.startswith("Mean return")]
+    assert ends[:2] == [words, words]
+
+
+def test_classes_are_those_of_all_groups(tmp_path):
+    groups = [make_group(tmp_path / name, SCORES[:1]) for name in "ab"]
+    for group in groups:
+        with_classes(group)
+    log = groups[0] / "seed-0" / "evaluations.jsonl"
+    log.write_text(log.read_text().replace('"kind-1": {', '"other": {'))
+    write_report(load_groups(groups), tmp_path / "page.html")
+    assert {"kind-0", "kind-1", "other"} <= set(
+        Page((tmp_path / "page.html").read_text()).texts["th"]
+    )
+
+
 def test_a_single_point_has_its_interval_as_a_bar():
     point = Curve(*(np.array([x]) for x in (1.0, 5.0, 4.0, 7.0)))
     (trace,) = report_figures.curves_figure([("a", point, {})], "x", "y")["data"]

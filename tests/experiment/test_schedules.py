@@ -32,12 +32,14 @@ def equal(one, other):
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_a_schedule_is_over_the_run_and_stays_so_when_it_is_prolonged(tmp_path):
+def test_a_schedule_is_over_the_run_and_stays_so_when_it_is_prolonged(tmp_path, capsys):
     run_dir = tmp_path / "run"
     cli.main([*TRAIN, *LINEAR, "--run-dir", str(run_dir), "--num-iterations=4"])
     assert recorded(run_dir)["lr_schedule_steps"] == 4
     done = params(run_dir, 4)
+    capsys.readouterr()
     cli.main(["resume", str(run_dir), "--num-iterations=6", "--quiet"])
+    assert "warning: the step size falls to 0 by about iteration 4, " in capsys.readouterr().err
     assert recorded(run_dir)["lr_schedule_steps"] == 4
     assert equal(done, params(run_dir, 6)), "the step size is at 0 after the run"
 

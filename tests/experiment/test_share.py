@@ -132,6 +132,19 @@ def test_the_card_has_the_evaluation_of_the_weights_as_the_hub_reads_it(export):
     assert "adaptax train rl2-ppo point-goal" in rest
 
 
+@pytest.mark.parametrize(
+    "change", [lambda row: row["episodes"].pop(), lambda row: row.update(num_tasks=2)]
+)
+def test_a_card_has_no_column_of_before_by_another_protocol(run_dir, tmp_path, change):
+    """As evaluations have after a `resume` with other episodes or tasks."""
+    copy = shutil.copytree(run_dir, tmp_path / "copy")
+    rows = [json.loads(line) for line in (copy / "evaluations.jsonl").read_text().splitlines()]
+    change(rows[0])
+    (copy / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (adaptax.export_run(copy, tmp_path / "export") / "README.md").read_text()
+    assert "| episode | return |" in text and "before training" not in text
+
+
 def test_logs_are_thinned_with_their_ends_kept(run_dir, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run_dir, copy)
