@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,10 +82,8 @@ class Agent:
 
         `record` keeps all steps, for `rollout`.
         """
-        if isinstance(key, int):
-            key = jax.random.key(key)
-        typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        check(typed, f"begin takes a seed, or a key as jax.random.key makes it, not {key!r}")
+        if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+            key = jax.random.key(_seed(key))
         memory = begin(self._actor, (1, num_lanes), key)
         return Carry(num_lanes, key, memory, first=memory, recorded=() if record else None)
 
@@ -176,6 +175,17 @@ class Agent:
             f"observations have the shape {encoded.shape}; the agent takes {expected}",
         )
         return encoded[None]
+
+
+def _seed(given: Any) -> int:
+    """A seed, NumPy's integers too; a key is made of 32 bits of it."""
+    message = f"begin takes a seed in [0, 2^32), or a key as jax.random.key makes it, not {given!r}"
+    try:
+        seed = operator.index(given)
+    except TypeError:
+        raise ConfigError(message) from None
+    check(not isinstance(given, bool) and 0 <= seed < 2**32, message)
+    return seed
 
 
 @jax.jit

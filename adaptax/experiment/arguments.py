@@ -293,9 +293,12 @@ ELSEWHERE = {
 def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
     """The flag that a wrong one is meant to be: by another toolkit's name, or by its spelling.
 
-    The room, `algorithm` say, only decides between flags that are as near without it.
+    Of what has a kind it is that, `--algorithm.heads.kind`. The room, `algorithm` say, only decides
+    between flags that are as near without it.
     """
     given = given.replace("_", "-")
+    if (kind := f"{given}.kind") in flags:
+        return kind
     if (ours := ELSEWHERE.get(_name(given))) in flags:
         return ours
 
@@ -335,8 +338,8 @@ def full_flag(arg: str, short: set[str]) -> str:
 
 
 def flag_value(args: Sequence[str], flag: str) -> str | None:
-    """What comes after a flag, or after its `=`; None where it is not given."""
-    for i, arg in enumerate(args):
+    """What comes after the last of a flag, or after its `=`; None where it is not given."""
+    for i, arg in reversed(list(enumerate(args))):
         name, equals, value = arg.partition("=")
         if name.replace("-", "_") == flag.replace("-", "_"):
             return value if equals else "".join(args[i + 1 : i + 2])

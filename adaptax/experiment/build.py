@@ -119,6 +119,10 @@ def train(
     chosen, agent = suite_or_name, algorithm_or_name
     _check_kind("an algorithm", agent, Algorithm)
     _check_kind("a suite", chosen, Suite)
+    check(seeds is None or "seed" not in settings, "train takes seed or seeds, not both")
+    for room, own in (("algorithm", algorithm), ("suite", suite)):
+        is_one = own is None or isinstance(own, Mapping)
+        check(is_one, f"{room}: expected its settings, such as {{'lr': 0.1}}, not {own!r}")
     own_callbacks, named = _own_and_named(callbacks)
     settings |= named
     recipe = CLASS_DEFAULTS

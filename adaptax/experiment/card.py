@@ -12,6 +12,7 @@ from typing import Any
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import find_suite
+from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.logger import Row
@@ -97,14 +98,14 @@ def _use(name: str) -> str:
     return f"""## Use
 
 ```sh
-adaptax import {name} runs/{name}
-adaptax evaluate runs/{name}
+{shell_command("import", name, f"runs/{name}")}
+{shell_command("evaluate", f"runs/{name}")}
 ```
 
 ```python
 import adaptax
 
-agent = adaptax.load("runs/{name}")
+agent = adaptax.load({json.dumps(f"runs/{name}")})
 ```
 
 It has weights for acting and adapting, without optimizer: `adaptax train ... --init-from` begins

@@ -44,7 +44,7 @@ from adaptax.experiment.arguments import (
     one_line_warning,
     parse,
 )
-from adaptax.experiment.console import say, settle
+from adaptax.experiment.console import say, settle, shell_command
 from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers, own_process
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def train_command(args: list[str]) -> None:
     recipe, options = train_options(*names, args[2:])
     several = options.seeds is not None
     check(options.on == "here" or several, f"{TOGETHER}: say which, for example --seeds 0:5")
+    seed = flag_value([full_flag(word, {"seed"}) for word in args[2:]], "--trainer.seed")
+    check(not several or seed is None, "train takes --seed or --seeds, not both")
     set_up_process(options.trainer.num_cores)
     suite = with_config(make, options.suite)
     algorithm = algorithm_class(options.algorithm, suite.spec)
@@ -295,7 +297,8 @@ def _print_sweep(record: dict[str, Any]) -> None:
         for line in in_words(record):
             print(line)
         run_dir = Path(record["plan"]["training"]["trainer"]["run_dir"])
-        print(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: adaptax report {run_dir}")
+        following = shell_command("report", run_dir)
+        print(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: {following}")
 
 
 def resume_command(args: list[str]) -> None:
@@ -528,7 +531,7 @@ def export_command(args: list[str]) -> None:
 
     check_platform()
     export_run(options.run_dir, options.out, best=options.best, video=options.video, no_gl=no_gl)
-    print(f"wrote {options.out}; next: adaptax import {options.out} RUN_DIR")
+    print(f"wrote {options.out}; next: {shell_command('import', options.out, 'RUN_DIR')}")
 
 
 def import_command(args: list[str]) -> None:
@@ -537,7 +540,7 @@ def import_command(args: list[str]) -> None:
     from adaptax.experiment.share import import_run
 
     run_dir = import_run(options.source, options.run_dir)
-    print(f"wrote {run_dir}; next: adaptax evaluate {run_dir}")
+    print(f"wrote {run_dir}; next: {shell_command('evaluate', run_dir)}")
 
 
 def doctor_command(args: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from typing import Any, TextIO
 
 
@@ -33,6 +34,11 @@ class Forgiving:
 def say(line: str, stream: TextIO | None) -> None:
     """Print a line, if that can be done."""
     print(line, file=Forgiving(stream), flush=True)
+
+
+def shell_command(*words: object) -> str:
+    """A command of adaptax as a shell takes it, whatever is in its names."""
+    return shlex.join(["adaptax", *map(str, words)])
 
 
 def settle(stream: TextIO | None) -> None:

@@ -11,6 +11,8 @@ from adaptax.experiment.trainer import Trainer
 
 LARGE = 100.0
 """Figures from here on are shown without decimals."""
+SMALL = 0.1
+"""Figures below, their intervals too, are shown with two digits that count."""
 
 
 def evaluation_json(trainer: Trainer) -> dict[str, Any]:
@@ -37,13 +39,12 @@ def print_evaluation(trainer: Trainer) -> None:
     console.print(_heading(report), markup=False, soft_wrap=True)
     print_fitting(console, lambda between: _table(report, between))
     if len(report["episodes"]) > 1:
-        gain, interval = report["gain"]["mean"], ""
-        if report["gain"]["ci"] is not None:
-            low, high = report["gain"]["ci"]
-            interval = f" [{low:+.2f}, {high:+.2f}]"
+        gain, ends = report["gain"]["mean"], report["gain"]["ci"] or []
+        form = f"+{_form(gain, *ends)}"
+        interval = f" [{', '.join(format(end, form) for end in ends)}]" if ends else ""
         pairs = "task" if report["interval_over"] == "tasks" else "lane"
         console.print(
-            f"gain from first to last episode, paired by {pairs}: {gain:+.2f}{interval}",
+            f"gain from first to last episode, paired by {pairs}: {gain:{form}}{interval}",
             markup=False,
             soft_wrap=True,
         )
@@ -129,8 +130,13 @@ def _cell(episode: dict[str, Any], name: str, between: str = " ") -> str:
 
 def figure_text(figure: float, interval: list[float] | None, between: str = " ") -> str:
     """A figure, and its interval where it has one."""
-    digits = 2 if abs(figure) < LARGE else 0
+    form = _form(figure, *interval or []) if abs(figure) < LARGE else ".0f"
     if interval is None:
-        return f"{figure:.{digits}f}"
+        return f"{figure:{form}}"
     low, high = interval
-    return f"{figure:.{digits}f}{between}[{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{figure:{form}}{between}[{low:{form}}, {high:{form}}]"
+
+
+def _form(*figures: float) -> str:
+    """How to write figures that stand side by side: with two decimals, unless all are small."""
+    return ".2g" if 0 < max(map(abs, figures)) < SMALL else ".2f"

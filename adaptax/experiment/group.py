@@ -42,7 +42,7 @@ from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
-from adaptax.experiment.console import say
+from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.run_dir import (
@@ -188,7 +188,7 @@ class Group:
         if has_begun(run_dir) and not overwrite:
             raise AdaptaxError(
                 f"{run_dir} holds a group of runs already; choose another --run-dir, go on with "
-                f"`adaptax resume {run_dir}`, or replace it with --overwrite"
+                f"`{shell_command('resume', run_dir)}`, or replace it with --overwrite"
             )
 
     def _to_their_end(self, trainings: list[Training]) -> list[Metrics]:
@@ -353,7 +353,8 @@ class Group:
         return f"interrupted; `{self._way_on(ANEW)}` goes on from the last snapshots"
 
     def _way_on(self, from_python: str) -> str:
-        return f"adaptax resume {self.run_dir}" if self.members[0].has_commands else from_python
+        has_commands = self.members[0].has_commands
+        return shell_command("resume", self.run_dir) if has_commands else from_python
 
 
 def _pass_on(answer: Any, training: Training) -> None:

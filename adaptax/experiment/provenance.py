@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,7 +44,11 @@ def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:
     networks = algorithm.networks
     if isinstance(networks, FeedForward):  # which is ours around the one that was handed in
         networks = networks.network
-    if networks is None or networks == type(algorithm)(algorithm.config, algorithm.spec).networks:
+    if networks is None:
+        return None
+    with warnings.catch_warnings(action="ignore"):  # which the algorithm itself has given
+        described = type(algorithm)(algorithm.config, algorithm.spec).networks
+    if networks == described:
         return None
     return f"{type(networks).__module__}:{type(networks).__qualname__}"
 

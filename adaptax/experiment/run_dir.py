@@ -21,6 +21,7 @@ from typing import Any
 from adaptax.core.errors import AdaptaxError, DiskError
 from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.snapshot import LOCK
+from adaptax.experiment.console import shell_command
 
 """The file that a run holds locked; it tells who does. The lock ends with the process, however
 that ends, so that none is ever left behind."""
@@ -222,7 +223,7 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
     if not overwrite:
         raise AdaptaxError(
             f"{run_dir} holds a run already; choose another --run-dir, go on with "
-            f"`adaptax resume {run_dir}`, or replace it with --overwrite"
+            f"`{shell_command('resume', run_dir)}`, or replace it with --overwrite"
         )
     return True
 

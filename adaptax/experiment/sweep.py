@@ -37,7 +37,7 @@ from adaptax.experiment.build import (
     recorded_suite,
 )
 from adaptax.experiment.comparison import Metric
-from adaptax.experiment.console import say
+from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.curves import after_adaptation
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.group import Group, checked_seeds
@@ -231,8 +231,8 @@ class Sweep:
         run_dir = self.run_dir
         if is_sweep(run_dir):
             raise AdaptaxError(
-                f"{run_dir} holds a sweep already; go on with `adaptax resume {run_dir}`, or "
-                "choose another --run-dir"
+                f"{run_dir} holds a sweep already; go on with `{self._way_on}`, or choose another "
+                "--run-dir"
             )
         is_file = run_dir.exists() and not run_dir.is_dir()
         unfinished = {LOCK, f"{SWEEP}.new"}
@@ -256,7 +256,7 @@ class Sweep:
             return self._write()
         if self._lost:
             each = "; ".join(f"trial {number}: {why}" for number, why in self._lost.items())
-            raise AdaptaxError(f"{each}; go on with `adaptax resume {self.run_dir}`")
+            raise AdaptaxError(f"{each}; go on with `{self._way_on}`")
         winner = self._winner()
         if winner is None:
             return self._write()
@@ -484,8 +484,12 @@ class Sweep:
         if not self.quiet:
             say(line, sys.stdout)
 
+    @property
+    def _way_on(self) -> str:
+        return shell_command("resume", self.run_dir)
+
     def _say_how_to_go_on(self) -> None:
-        say(f"the sweep goes on with: adaptax resume {self.run_dir}", sys.stderr)
+        say(f"the sweep goes on with: {self._way_on}", sys.stderr)
 
     def _interrupt(self) -> None:
         if self._interrupted:
@@ -494,7 +498,7 @@ class Sweep:
 
     def _parting(self) -> str:
         """What an end at once says."""
-        return f"interrupted; `adaptax resume {self.run_dir}` goes on from the last snapshots"
+        return f"interrupted; `{self._way_on}` goes on from the last snapshots"
 
 
 def _check_optuna() -> None:

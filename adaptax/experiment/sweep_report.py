@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
+from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.report_figures import colour, points_figure
 from adaptax.experiment.report_page import Figure, plot, table
@@ -22,7 +23,8 @@ def sweep_section(run_dir: Path, figures: dict[str, Figure]) -> str:
     """The section of a sweep as HTML; what it draws goes into `figures`."""
     plan, found = read_sweep(run_dir)
     if found is None:
-        raise AdaptaxError(f"{run_dir} is not at its end: go on with `adaptax resume {run_dir}`")
+        way_on = shell_command("resume", run_dir)
+        raise AdaptaxError(f"{run_dir} is not at its end: go on with `{way_on}`")
     slices = "".join(
         _slice(name, dimension, plan, found, figures) for name, dimension in plan.space.items()
     )

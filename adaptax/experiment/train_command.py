@@ -80,7 +80,7 @@ def train_command(config: dict[str, Any], seeds: Sequence[int]) -> str:
             no = last if value else f"no-{last}"
             lines.append([f"--{room}.{no}" if room else f"--{no}"])
         else:
-            lines.append([flag, *setting_words(value).split()])
+            lines.append([flag, *map(str, value if isinstance(value, list) else [value])])
     return " \\\n    ".join(map(shlex.join, lines))
 
 

@@ -34,7 +34,7 @@ from adaptax.core.snapshot import Snapshots, flatten
 from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback, Callbacks, installed_callbacks
-from adaptax.experiment.console import say
+from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
@@ -567,7 +567,8 @@ class Trainer:
         if self._log.held:
             say(f"stopped; {self._parting_state()}", sys.stderr)
         else:
-            way_on = f"adaptax resume {self.run_dir}" if self.has_commands else "trainer.resume()"
+            resume = shell_command("resume", self.run_dir)
+            way_on = resume if self.has_commands else "trainer.resume()"
             say(f"stopped after iteration {self.iteration}; go on with: {way_on}", sys.stderr)
 
     def _evaluation_due(self) -> bool:
@@ -658,7 +659,7 @@ class Trainer:
         kept = self._snapshots.iterations()
         where = f"iteration {kept[-1]}" if kept else "the start: there is no snapshot yet"
         anew = "Trainer(config, algorithm, suite).resume()"
-        way_on = f"adaptax resume {self.run_dir}" if self.has_commands else anew
+        way_on = shell_command("resume", self.run_dir) if self.has_commands else anew
         return f"`{way_on}` goes on from {where}"
 
 
@@ -676,9 +677,10 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
 
 def whats_next(run_dir: Path, from_python: str = "") -> str:
     """What there is to do with what a run or a group has left; evaluation `from_python` only."""
+    plot = shell_command("plot", run_dir)
     if from_python:
-        return f"{run_dir} is done; next: adaptax plot {run_dir}; from Python {from_python}"
-    return f"{run_dir} is done; next: adaptax evaluate {run_dir}, adaptax plot {run_dir}"
+        return f"{run_dir} is done; next: {plot}; from Python {from_python}"
+    return f"{run_dir} is done; next: {shell_command('evaluate', run_dir)}, {plot}"
 
 
 def _check_counters(iteration: int, tree: PyTree) -> None:

@@ -10,6 +10,7 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.core.errors import SnapshotError
 from adaptax.core.experience import PyTree
 from adaptax.core.snapshot import flatten, unflatten
+from adaptax.experiment.console import shell_command
 
 Kind = Algorithm[Any, Any] | type[Algorithm[Any, Any]]
 WEIGHTS_ONLY = "weights_only"
@@ -46,9 +47,10 @@ def check_whole(tree: dict[str, Any], run_dir: Any) -> None:
 
 def not_whole(run_dir: Any) -> str:
     """What is said of weights that somebody would train on with."""
+    again = shell_command("train", "ALGORITHM", "SUITE", "--init-from", run_dir)
     return (
         f"{run_dir} holds weights only, without optimizer and sampler, and cannot be resumed; "
-        f"a new run begins with them by `adaptax train ALGORITHM SUITE --init-from {run_dir}`"
+        f"a new run begins with them by `{again}`"
     )
 
 

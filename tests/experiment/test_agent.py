@@ -171,8 +171,10 @@ def test_an_agent_begins_with_a_key_or_a_seed(suite):
     one, other = agent.begin(3), agent.begin(jax.random.key(3))
     jax.tree.map(np.testing.assert_array_equal, one.memory, other.memory)
     assert one.key == other.key
-    for wrong in (jax.random.PRNGKey(3), "3"):
-        with pytest.raises(AdaptaxError, match=r"begin takes a seed, or a key as jax\.random\.key"):
+    for seed in (np.int64(3), 2**32 - 1):
+        assert agent.begin(seed).key == jax.random.key(int(seed))
+    for wrong in (jax.random.PRNGKey(3), "3", True, -1, 2**32):
+        with pytest.raises(AdaptaxError, match=r"begin takes a seed in \[0, 2\^32\), or a key as"):
             agent.begin(wrong)
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
-from adaptax.experiment.arguments import ELSEWHERE, ResumeArgs, full_flag, nearest_flag, parse
+from adaptax.experiment.arguments import (
+    ELSEWHERE,
+    ResumeArgs,
+    flag_value,
+    full_flag,
+    nearest_flag,
+    parse,
+)
 from adaptax.experiment.trainer_config import TrainerConfig
 
 
@@ -68,9 +75,16 @@ def test_the_trainers_flags_go_without_their_room():
     assert full_flag("--algorithm.seed", {"seed"}) == "--algorithm.seed"
 
 
+@pytest.mark.parametrize("words", (["--recipe", "b"], ["--recipe=b"]))
+def test_of_a_flag_that_is_given_twice_the_last_counts(words):
+    assert flag_value(["--recipe", "a", *words, "--seed=3"], "--recipe") == "b"
+    assert flag_value(words, "--seed") is None
+
+
 FLAGS = [
     *("--num-steps", "--num-iterations", "--quiet", "--no-quiet", "--evaluation.num-tasks"),
     *("--algorithm.num-steps", "--algorithm.lr", "--algorithm.num-tasks", "--algorithm.clip-range"),
+    *("--seeds", "--algorithm.heads.kind", "--algorithm.heads.rank"),
 ]
 
 
@@ -89,6 +103,7 @@ FLAGS = [
         ("--algorithm.num-step", "--algorithm.num-steps"),
         ("--evaluation.num-task", "--evaluation.num-tasks"),
         ("--no-quite", "--no-quiet"),
+        ("--algorithm.heads", "--algorithm.heads.kind"),
         ("--gamma", None),  # what it means is not among these
         ("--colour", None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from importlib.metadata import EntryPoint
 from typing import get_overloads
 
@@ -15,6 +16,8 @@ import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import callbacks as callbacks_module
 from adaptax.experiment.build import train
+from adaptax.experiment.group import write_group
+from adaptax.experiment.trainer import whats_next
 
 QUICK = {"num_iterations": 2, "evaluation_interval": None, "quiet": True}
 NAMED = []
@@ -75,6 +78,9 @@ def test_an_unknown_name_of_a_callback_is_refused(tmp_path):
         ((adaptax.PPO, "point-goal"), {}, "algorithm or an adaptax.Algorithm, not the class PPO:"),
         (("ppo", 3), {}, "expected the name of a suite or an adaptax.Suite, not 3"),
         (("ppo", "point-goal"), {"callbacks": "x"}, "callbacks: expected a list, not 'x'"),
+        (("ppo", "point-goal"), {"seed": 1, "seeds": [1]}, "train takes seed or seeds, not both"),
+        (("ppo", "point-goal"), {"algorithm": "x"}, "algorithm: expected its settings, .*not 'x'"),
+        (("ppo", "point-goal"), {"suite": ["a"]}, r"suite: expected its settings, .*not \['a'\]"),
         (("ppo", "point-goal"), {"lr": 1e-3}, "'lr' is a setting of the algorithm, not of the"),
         (("ppo", "point-goal"), {"horizon": 5}, r"suite, not of the trainer: suite={'horizon': 5}"),
         (("ppo", "point-goal"), {"algorithm": {"memory": "gru"}}, r"such as {'kind': 'gru'}, not"),
@@ -115,6 +121,20 @@ def test_commands_are_only_named_where_they_can_be_given(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(said)
     plain = trainer(tmp_path / "walker", suite=named)  # of an algorithm without a name here
     assert not plain.has_commands
+
+
+def test_commands_that_are_told_are_those_of_a_shell(tmp_path):
+    place = tmp_path / "my runs" / "it's"
+    *_, evaluate, plot = whats_next(place).replace("next: ", ", ").split(", ")
+    assert shlex.split(evaluate) == ["adaptax", "evaluate", str(place)]
+    assert shlex.split(plot) == ["adaptax", "plot", str(place)]
+    place.mkdir(parents=True)
+    write_group(place, (0,))
+    (place / "seed-0").mkdir()
+    (place / "seed-0" / "config.json").write_text("{}")
+    with pytest.raises(AdaptaxError) as held:
+        adaptax.train("nop", "point-goal", run_dir=place, seeds=[0])
+    assert shlex.split(str(held.value).split("`")[1]) == ["adaptax", "resume", str(place)]
 
 
 def test_a_run_on_a_suite_of_ones_own_is_led_to_python(tmp_path):

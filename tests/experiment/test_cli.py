@@ -114,6 +114,7 @@ def refused(args: list[str], capsys) -> str:
         (["train", "nop", "Acrobot-v1"], "did you mean 'gym:Acrobot-v1'?"),
         (["train", "nop", "point-gaol"], "unknown suite 'point-gaol'; did you mean 'point-goal'?"),
         ([*TRAIN, "extra"], "Unrecognized options: extra"),
+        ([*TRAIN, "--seeds", "0:3", "--seed=5"], "train takes --seed or --seeds, not both"),
         ([*TRAIN, "--num-iteration", "3"], "did you mean --num-iterations?"),
         ([*TRAIN, "--evaluation.num-task", "3"], "mean --evaluation.num-tasks?"),
         ([*TRAIN, "--algorithm.nmu-lanes", "3"], "did you mean --algorithm.num-lanes?"),

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from adaptax.experiment import cli
-from adaptax.experiment.evaluation_table import LARGE, _table, print_fitting
+from adaptax.experiment.evaluation_table import LARGE, _table, figure_text, print_fitting
 
 WORDS = ["--num-iterations", "1", "--evaluation-interval", "None", "--quiet"]
 
@@ -35,6 +35,21 @@ def printed(args: list[str], capsys) -> str:
     capsys.readouterr()
     cli.main(args)
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("figure", "interval", "text"),
+    [
+        (-123.4, [-150.0, -99.9], "-123 [-150, -100]"),
+        (1.0, None, "1.00"),
+        (0.004, [-0.2, 0.21], "0.00 [-0.20, 0.21]"),
+        (0.0, [0.0, 0.0], "0.00 [0.00, 0.00]"),
+        (-0.00412, [-0.0051, -0.00313], "-0.0041 [-0.0051, -0.0031]"),
+        (3e-7, None, "3e-07"),
+    ],
+)
+def test_figures_below_a_hundredth_keep_their_digits(figure, interval, text):
+    assert figure_text(figure, interval) == text
 
 
 @pytest.mark.parametrize(

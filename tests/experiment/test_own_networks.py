@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import flax.linen as nn
@@ -179,3 +180,15 @@ def test_a_network_is_ones_own_where_it_differs_from_that_of_the_config(mine):
     assert own_networks(make(mine.MyReinforceConfig(), suite.spec, MLP((3,)))) == (
         "adaptax.networks.mlp:MLP"
     )
+
+
+def test_what_an_algorithm_warns_of_when_it_is_made_comes_once(mine):
+    class Loud(mine.MyReinforce):
+        def __init__(self, config, spec, networks=None):
+            super().__init__(config, spec, networks)
+            warnings.warn("loud", stacklevel=2)
+
+    spec = adaptax.make_suite("point-goal").spec
+    with pytest.warns(UserWarning, match="loud") as told:
+        assert own_networks(Loud(mine.MyReinforceConfig(), spec)) is None
+    assert len(told) == 1

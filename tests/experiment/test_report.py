@@ -261,6 +261,14 @@ def test_the_command_of_a_run_without_a_limit_has_not_that_of_its_recipe():
     assert (again.num_steps, again.limits()) == (None, {"iteration": 100})
 
 
+def test_the_command_has_settings_with_spaces_as_one_word():
+    trainer = to_dict(TrainerConfig("run", init_from="runs/my run", trackers=("wandb", "mlflow")))
+    config = {"algorithm": {"name": "ppo"}, "suite": {"name": "cartpole"}, "trainer": trainer}
+    words = shlex.split(train_command(config, [0]).replace("\\\n", " "))
+    again = cli.train_options("ppo", "cartpole", words[4:])[1].trainer
+    assert (again.init_from, again.trackers) == ("runs/my run", ("wandb", "mlflow"))
+
+
 def test_a_recipe_that_is_gone_is_said_and_all_settings_are_flags(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(OWN_RECIPE)

@@ -141,8 +141,9 @@ def test_a_card_has_no_column_of_before_by_another_protocol(run_dir, tmp_path, c
     rows = [json.loads(line) for line in (copy / "evaluations.jsonl").read_text().splitlines()]
     change(rows[0])
     (copy / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = (adaptax.export_run(copy, tmp_path / "export") / "README.md").read_text()
+    text = (adaptax.export_run(copy, tmp_path / "my export") / "README.md").read_text()
     assert "| episode | return |" in text and "before training" not in text
+    assert "adaptax import 'my export' 'runs/my export'\n" in text
 
 
 def test_logs_are_thinned_with_their_ends_kept(run_dir, tmp_path):
