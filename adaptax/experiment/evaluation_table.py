@@ -11,7 +11,7 @@ from adaptax.experiment.trainer import Trainer
 
 LARGE = 100.0
 """Figures from here on are shown without decimals."""
-SMALL = 0.1
+SMALL = 0.01
 """Figures below, their intervals too, are shown with two digits that count."""
 
 
