@@ -112,6 +112,7 @@ def test_the_critics_loss_is_that_of_the_paper(critic):
 
 
 @pytest.mark.parametrize("critic", [pytest.param("twin_target", marks=pytest.mark.slow), "value"])
+@pytest.mark.slow
 def test_only_rewards_count_where_all_is_terminal(critic):
     """Y = scale * r with either critic."""
     batch = steps_of(B, 2, terminal=True)

@@ -284,6 +284,7 @@ def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
         assert_moved_alike(state.params, after.params, expected, algorithm.config.critic)
 
 
+@pytest.mark.slow
 def test_rewards_are_in_units_of_their_class_over_all_iterations():
     algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, normalize_rewards=True)
     state, first = algorithm.init(KEY), random_trials(algorithm)
@@ -392,6 +393,7 @@ def test_an_update_of_ones_own_network_is_that_of_its_steps(network):
 
 @ppo_else_slow
 @own_networks
+@pytest.mark.slow
 def test_ones_own_network_acts_learns_and_adapts(name, network):
     suite = cliff_suite(horizon=5)
     algorithm = make_algorithm(name, suite.spec, networks=network, **SMALL)
@@ -629,6 +631,7 @@ def test_a_trial_ends_once_and_is_cut_only_where_its_end_is_bootstrapped(bootstr
 @pytest.mark.parametrize(
     "kind", ["gru", *(pytest.param(c, marks=pytest.mark.slow) for c in OTHER_MEMORIES)]
 )
+@pytest.mark.slow
 def test_exact_curvature_through_the_network_equals_differences_of_gradients(kind):
     """In float64, on the KL of whole trials: the products of a step, and plain Hessians."""
     algorithm, state, rollout = agent(kind)

@@ -42,6 +42,7 @@ def interpreter(cache, when="early") -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_the_second_interpreter_reads_what_the_first_compiled(tmp_path):
     first, second, late = (interpreter(tmp_path, when) for when in ("early", "early", "late"))
     assert first == [second[0], "False"]

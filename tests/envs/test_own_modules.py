@@ -99,6 +99,7 @@ def test_make_suite_is_typed_by_a_person(inside):
     assert make_suite(NAME, horizon=2).spec.horizon == 2
 
 
+@pytest.mark.slow
 def test_workers_import_it_too(inside):
     suite = make_suite(NAME, num_workers=1)
     pool = suite.make_pool(1)

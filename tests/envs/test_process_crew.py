@@ -159,6 +159,7 @@ def test_stepping_some_slots_leaves_the_others():
     pool.close()
 
 
+@pytest.mark.slow
 def test_results_are_copies_of_shared_memory():
     pool = started(1, {}, {})
     first = step(pool, 2)
@@ -167,6 +168,7 @@ def test_results_are_copies_of_shared_memory():
     pool.close()
 
 
+@pytest.mark.slow
 def test_more_workers_than_slots_are_not_started():
     pool = started(7, {}, {})
     assert len(pool._crew.workers) == 2
@@ -191,6 +193,7 @@ def test_an_exception_comes_back_with_its_traceback_within_a_second():
     assert 'raise RuntimeError("motor on fire")' in str(cause)
 
 
+@pytest.mark.slow
 def test_an_exception_does_not_wait_for_a_slow_worker():
     pool = started(2, {"hang_at": 1}, {"raise_at": 1})
     begun = time.perf_counter()
@@ -316,6 +319,7 @@ def test_close_ends_workers_and_can_be_called_again(new_children):
     pool.close()
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_forgotten_ends_its_workers(new_children):
     pool = started(2, {}, {})
     assert len(new_children()) == 2
@@ -351,6 +355,7 @@ def steps(sampler: Sampler, num_steps: int, num_lanes: int = 2) -> Any:
     return sampler.steps(actor, sampler.tasks.tasks, num_lanes, num_steps)
 
 
+@pytest.mark.slow
 def test_a_worker_is_told_as_often_for_many_steps_as_for_one(monkeypatch):
     told = []
     ask = Worker.ask
@@ -407,6 +412,7 @@ def test_a_policy_that_cannot_be_sent_is_one_line(new_children):
     assert new_children() == set()
 
 
+@pytest.mark.slow
 def test_a_workers_policy_has_one_thread_and_the_parents_precision(monkeypatch):
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES")  # for tests: a thread for each of two devices
     make_pool, spec = maker()
@@ -419,6 +425,7 @@ def test_a_workers_policy_has_one_thread_and_the_parents_precision(monkeypatch):
     other.close()
 
 
+@pytest.mark.slow
 def test_a_second_start_of_a_worker_compiles_nothing_anew(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -489,6 +496,7 @@ def test_workers_end_with_their_parent(ending, tmp_path):
     assert "leaked" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_goes_to_the_parent_alone(tmp_path):
     wait = (
         "signal.signal(signal.SIGINT, lambda *_: None); os.killpg(0, signal.SIGINT); "
@@ -506,6 +514,7 @@ def test_ctrl_c_goes_to_the_parent_alone(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "owner.py"
     text = textwrap.dedent(OWNER).replace("{ending}", "pass")

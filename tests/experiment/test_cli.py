@@ -612,6 +612,7 @@ def test_a_platform_that_is_not_there_is_refused(inside, capsys, monkeypatch, wo
     assert message.endswith("JAX_PLATFORMS=cpu")
 
 
+@pytest.mark.slow
 def test_the_platform_that_is_not_there_is_named(inside):
     done = interpreter("train", "ppo", "cartpole", JAX_PLATFORMS="abacus")
     assert (done.returncode, done.stdout) == (2, "")

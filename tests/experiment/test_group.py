@@ -154,6 +154,7 @@ def test_members_with_settings_of_their_own_are_loaded_with_them(tmp_path):
     assert tuple(member.algorithm.config.init_std for member in members) == stds
 
 
+@pytest.mark.slow
 def test_members_whose_settings_need_other_programs_take_turns(tmp_path):
     each = [{"population_size": 8}, {"population_size": 16}]
     runs = group(tmp_path / "sizes", (0, 1), "cem", each=each, num_iterations=1)

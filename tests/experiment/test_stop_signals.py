@@ -88,6 +88,7 @@ def test_a_second_ctrl_c_ends_a_run_that_is_busy_and_leaves_the_last_snapshot(tm
     assert left_behind(run) == left_behind(whole)
 
 
+@pytest.mark.slow
 def test_without_a_snapshot_the_message_says_that_resume_begins_anew(tmp_path):
     err = Busy(tmp_path, "compute", at=1).interrupt()
     assert err.endswith("resume()` goes on from the start: there is no snapshot yet\n")
@@ -96,6 +97,7 @@ def test_without_a_snapshot_the_message_says_that_resume_begins_anew(tmp_path):
         assert run.resume()["iteration"] == 2
 
 
+@pytest.mark.slow
 def test_before_the_first_iteration_the_old_run_is_what_there_is(tmp_path):
     old = trainer(tmp_path / "run", num_iterations=2)
     old.run()

@@ -81,6 +81,7 @@ def test_resume_takes_another_number_of_workers(in_process, tmp_path):
     assert left_behind(run_dir) == in_process
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path):
     run_dir = tmp_path / "run"
     args = ["train", "nop", SUITE, "--run-dir", str(run_dir), "--evaluation-interval", "None"]
@@ -106,6 +107,7 @@ def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path)
     assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_run_is_one_line_and_a_snapshot_and_nothing_else(tmp_path):
     run_dir, shared = tmp_path / "run", Path("/dev/shm")
     before = set(shared.iterdir()) if shared.is_dir() else set()

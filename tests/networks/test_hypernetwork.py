@@ -109,6 +109,7 @@ def test_a_sequence_equals_its_steps(kind, shared):
         np.testing.assert_allclose(v, value[:, t], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exact_curvature_equals_plain_hessians():
     spec = make_suite("gridworld").spec
     heads = head_inputs(HeadsConfig("generated", (3,)), spec)

@@ -69,9 +69,11 @@ HOSTS = {
     "3 processes": (in_processes, 0, 3),
 }
 """Suites, and numbers of workers that give the same environments in other pools."""
+TWO = ("2 threads", "2 processes")
+OTHERS = [pytest.param(host, marks=pytest.mark.slow) for host in HOSTS if host not in TWO]
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", [*TWO, *OTHERS])
 @quick_for("ppo")
 def test_workers_change_no_bit(entry, host):
     make, *num_workers = HOSTS[host]

@@ -66,7 +66,7 @@ def left_behind(run_dir):
     return fingerprint((tree.get("state", {}), tree["sampler"])), rows, evaluations
 
 
-@quick_for("nop", "cem", "ppo")
+@quick_for("ppo")
 def test_6_iterations_equal_3_then_kill_9_then_3_in_a_fresh_interpreter(entry, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     program = [sys.executable, "-c", STALL_IN_ITERATION_5, *train_args(entry, killed)]

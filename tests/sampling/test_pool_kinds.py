@@ -33,6 +33,9 @@ KINDS = [
     pytest.param(RAY, marks=pytest.mark.slow),
 ]
 every_kind = pytest.mark.parametrize("kind", KINDS)
+SLOW = pytest.param("2 workers", marks=pytest.mark.slow)
+anew = pytest.mark.parametrize("kind", [SLOW if kind == "2 workers" else kind for kind in KINDS])
+"""For a test that starts workers of its own."""
 TASKS = [{"ends_at": 2}, {"cut_at": 4}, {}, {"ends_at": 1}]
 LENGTHS = [2, 4, HORIZON, 1]
 """Steps of an episode on each task."""
@@ -176,7 +179,7 @@ def test_a_restored_sampler_goes_on_in_mid_episode_bit_for_bit(kind):
     assert_same(data["restored"], data["rest"])
 
 
-@every_kind
+@anew
 def test_what_one_pool_has_saved_another_goes_on_with(kind):
     data, _ = random_data(IN_PROCESS)
     assert_same(random_data(kind)[1], random_data(IN_PROCESS)[1])
@@ -188,7 +191,7 @@ def test_what_one_pool_has_saved_another_goes_on_with(kind):
     assert_same(rest, data["rest"])
 
 
-@every_kind
+@anew
 def test_a_nan_names_slot_step_and_task(kind):
     family = suite(kind, Counting, [{}, {"nan_at": 3}])
     sampler = new_sampler(family)
@@ -197,7 +200,7 @@ def test_a_nan_names_slot_step_and_task(kind):
     sampler.close()
 
 
-@every_kind
+@anew
 def test_a_policy_whose_action_has_a_wrong_size_is_told_so(kind):
     family = suite(kind, Counting, [{}])
     sampler = new_sampler(family)
