@@ -127,7 +127,11 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "pearl": _SMALL_PEARL,
     "promp": {**_SMALL_MAML, "lr": 0.01},
-    "trpo-maml": {**_SMALL_MAML, "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1}},
+    "trpo-maml": {
+        **_SMALL_MAML,
+        "init_std": 1.0,  # as for trpo
+        "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1},
+    },
     "vpg-maml": {**_SMALL_MAML, "lr": 0.01},
     "dice-maml": {**_SMALL_MAML, "lr": 0.01},
 }
