@@ -40,7 +40,13 @@ _SMALL_RL2 = {
     "lr": 0.01,
 }
 """Of RL2: trials of two episodes on each of eight tasks."""
-_SMALL_MAML = {"meta_batch_size": 8, "num_episodes": 8, "discount": 0.9, "hidden_sizes": (16,)}
+_SMALL_MAML = {
+    "meta_batch_size": 8,
+    "num_episodes": 8,
+    "discount": 0.9,
+    "hidden_sizes": (16,),
+    "init_std": 1.0,  # as for trpo; and ProMP's KL is then large enough to be adapted to
+}
 """Of the MAML family: eight episodes on each of eight tasks before adaptation, eight after."""
 _SMALL_PEARL = {
     "num_train_tasks": 16,
@@ -127,11 +133,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "pearl": _SMALL_PEARL,
     "promp": {**_SMALL_MAML, "lr": 0.01},
-    "trpo-maml": {
-        **_SMALL_MAML,
-        "init_std": 1.0,  # as for trpo
-        "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1},
-    },
+    "trpo-maml": {**_SMALL_MAML, "trust_region": {"max_kl_step": 0.05, "reg_coeff": 0.1}},
     "vpg-maml": {**_SMALL_MAML, "lr": 0.01},
     "dice-maml": {**_SMALL_MAML, "lr": 0.01},
 }
