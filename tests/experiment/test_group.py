@@ -200,6 +200,8 @@ def test_a_group_killed_between_two_snapshots_goes_on_to_the_last_bit(tmp_path):
             evaluation=EVALUATION,
         )
         settings = [*flags(config, "trainer"), *flags(algorithm.config, "algorithm")]
+        place = settings.index("--trainer.seed")
+        del settings[place : place + 2]
         return ["train", "rl2-ppo", "point-goal", "--seeds", "0:3", *settings]
 
     program = [sys.executable, "-c", KILLED, *train_args(killed)]
