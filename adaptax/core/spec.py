@@ -87,16 +87,21 @@ class EnvSpec:
     """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.horizon, numbers.Integral) and not isinstance(self.horizon, bool)
-        check(whole, f"horizon must be a whole number of steps, not {self.horizon!r}")
+        check_horizon(self.horizon)
         check(self.observation_size > 0, f"observation size {self.observation_size} is not > 0")
         check(self.action.size > 0, f"action size {self.action.size} is not > 0")
-        check(self.horizon > 0, f"horizon {self.horizon} is not > 0")
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
         check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
         fits = self.picture is None or math.prod(self.picture) == self.observation_size
         check(fits, f"pictures {self.picture} have not {self.observation_size} numbers")
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
+
+
+def check_horizon(horizon: int) -> None:
+    """Raise a ConfigError unless the longest an episode may be is a whole number of steps > 0."""
+    whole = isinstance(horizon, numbers.Integral) and not isinstance(horizon, bool)
+    check(whole, f"horizon must be a whole number of steps, not {horizon!r}")
+    check(horizon > 0, f"horizon must be greater than 0, not {horizon}")
 
 
 def check_task_count(n: int, num_classes: int, what: str = "the number of tasks") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from adaptax.core.errors import ConfigError, check
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import EnvSpec, check_horizon
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
 
@@ -53,6 +53,8 @@ class Suite:
 
 def within_limits(horizon: int | None, limits: Iterable[int | None], env: Any) -> int:
     """`horizon`, or the shortest of an environment's own time limits where that is None."""
+    if horizon is not None:
+        check_horizon(horizon)
     own = min((limit for limit in limits if limit is not None), default=None)
     steps = own if horizon is None else horizon
     if steps is None:

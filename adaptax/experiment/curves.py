@@ -129,6 +129,10 @@ def _differing(run: Run, others: list[Run]) -> list[str]:
     ]
 
 
+NOT_OURS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a configuration that no run wrote comes to: any JSON, or none."""
+
+
 def _load_run(directory: Path) -> Run:
     refuse_links(directory)
     path = directory / "config.json"
@@ -140,10 +144,7 @@ def _load_run(directory: Path) -> Run:
         settings["trainer.init_from"] = config.get("trainer", {}).get("init_from")
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
-    except (
-        *(OSError, ValueError, KeyError, TypeError, AttributeError),
-        *(OverflowError, RecursionError),
-    ) as error:
+    except NOT_OURS as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
     evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
     return Run(directory, name, settings, seed, evaluations, config)

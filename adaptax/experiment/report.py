@@ -272,7 +272,8 @@ runs{averaged} {does}{after}. Its actions are {acts} its policy. The return of a
 sum of its rewards; the score of a run on a task is the {score}, at the last evaluation.</p>
 <p>IQM is the mean of the middle half of all scores of seeds and tasks, the median that of the
 tasks' means. Intervals are percentile bootstraps that draw whole seeds: they say how much another
-training from other seeds might differ, on these tasks. Curves have Student's interval over seeds.
+training from other seeds might differ, on these tasks. What is shaded around curves is said above
+them; over seeds it is Student's interval.
 </p>"""
 
     def _run(self, group: RunGroup) -> str:

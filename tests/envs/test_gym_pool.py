@@ -373,6 +373,8 @@ def test_an_environment_without_a_time_limit_needs_a_horizon():
         gym_spec(Counting)
     with pytest.raises(ConfigError, match="horizon must be greater than 0, not -1"):
         gym_spec(Counting, horizon=-1)
+    with pytest.raises(ConfigError, match="horizon must be a whole number of steps, not '5'"):
+        gym_spec(Counting, horizon="5")
 
 
 def test_observations_of_several_axes_are_made_flat():

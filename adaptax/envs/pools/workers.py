@@ -159,7 +159,7 @@ class WorkerPool:
 
     def save(self) -> PyTree:
         """The state of all slots: what the workers' pools saved, one below the other."""
-        return jax.tree.map(_one_below_the_other, *(part.state for part in self._parts))
+        return jax.tree.map(_padded_below, *(part.state for part in self._parts))
 
     def restore(
         self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
@@ -337,7 +337,7 @@ class Host:
             self.drop(key)
 
 
-def _one_below_the_other(*rows: np.ndarray) -> np.ndarray:
+def _padded_below(*rows: np.ndarray) -> np.ndarray:
     """Workers' arrays [K, ...] as one; zeros fill up those of shorter episodes, [K, t, ...]."""
     _, *longest = (max(sizes) for sizes in zip(*(x.shape for x in rows), strict=True))
     missing = [np.subtract(longest, x.shape[1:]).astype(int) for x in rows]

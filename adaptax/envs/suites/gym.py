@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
 from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import placed
@@ -172,7 +172,6 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
 
 def _horizon(env: AnyEnv, horizon: int | None) -> int:
     """`horizon`, or the shortest of the time limits of the environment and its wrappers."""
-    check(horizon is None or horizon > 0, f"horizon must be greater than 0, not {horizon}")
     limits = []
     layer: Any = env
     while layer is not None:
