@@ -7,12 +7,14 @@ inherit the environment; it makes a second interpreter's start three times as fa
 from __future__ import annotations
 
 import atexit
+import ctypes
 import itertools
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -29,18 +31,27 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 NUM_TESTS = itertools.count()
 MOST_MAPPINGS = 20_000
 """A third of what Linux allows a process; every compiled program takes some."""
+MOST_BYTES = 3 << 30
+"""Of memory, in a process: two workers beside Ray's then fit in 16 GB."""
 
 
 @pytest.fixture(autouse=True)
 def few_programs():
-    """Now and then forget compiled programs: beyond the limit the next one crashes Python."""
-    mappings = Path("/proc/self/maps")
-    if next(NUM_TESTS) % 20 == 0 and mappings.exists():
-        with mappings.open() as lines:
-            if sum(1 for _ in lines) > MOST_MAPPINGS:
-                import jax
+    """Now and then forget compiled programs.
 
-                jax.clear_caches()
+    Beyond the limit of mappings the next one crashes Python, and a worker would grow to 8 GB.
+    """
+    if next(NUM_TESTS) % 20 == 0 and Path("/proc/self/maps").exists():
+        memory = psutil.Process().memory_info().rss
+        with Path("/proc/self/maps").open() as lines:
+            mappings = sum(1 for _ in lines)
+        if mappings > MOST_MAPPINGS or memory > MOST_BYTES:
+            import jax
+
+            jax.clear_caches()
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+            if trim is not None:
+                trim(0)  # what is free stays the process's without it
 
 
 @pytest.fixture(scope="session")
