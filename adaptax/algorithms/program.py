@@ -284,11 +284,12 @@ def _over_cycles(x: jax.Array | None) -> jax.Array | None:
 def means(cycles: Sequence[Metrics]) -> Metrics:
     """Each figure's mean over the cycles that have it; of integers, which count, the last."""
     names = list(dict.fromkeys(name for metrics in cycles for name in metrics))
-    columns = {name: np.array([m[name] for m in cycles if name in m]) for name in names}
-    return {
-        name: int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
-        for name, column in columns.items()
-    }
+    figures = {name: [m[name] for m in cycles if m.get(name) is not None] for name in names}
+    return {name: _mean(np.array(found)) if found else None for name, found in figures.items()}
+
+
+def _mean(column: np.ndarray) -> float:
+    return int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
 
 
 def there(metrics: Metrics) -> Metrics:

@@ -31,12 +31,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.errors import ConfigError, DiskError, SnapshotError, one_line
+from adaptax.core.errors import AdaptaxError, ConfigError, DiskError, SnapshotError, one_line
 from adaptax.core.experience import PyTree
 from adaptax.core.files import open_new, parse_json, read_plain
 
 _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
+GONE = (FileNotFoundError, NotADirectoryError)
+DAMAGE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.EISDIR)
+"""Of what is in a file's place, or its size."""
+PLAIN = "numbers, strings, arrays, and lists and dicts of such, whose keys are strings"
+"""What snapshots hold."""
 LOCK = "lock"
 """Beside the directory of the snapshots, held by the run that writes them."""
 
@@ -86,8 +91,10 @@ class Snapshots:
         path, about = self._path(iteration), self._about(iteration)
         try:
             found = _digests(path) if path.is_dir() else None
-        except OSError as error:  # the run that goes on has removed it meanwhile, say
+        except GONE as error:  # the run that goes on has removed it meanwhile, say
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from None
+        except OSError as error:
+            raise _unread(path, error) from error
         if found is None or about.get("files") != found:
             culprit = _culprit(about.get("files"), found)
             raise SnapshotError(f"snapshot {path} is damaged or incomplete{culprit}")
@@ -100,6 +107,10 @@ class Snapshots:
             raise SnapshotError(f"snapshot {path} is not of this run")
         try:
             return _read(path)
+        except OSError as error:  # of files that are as they were written
+            raise _unread(path, error) from error
+        except MemoryError as error:
+            raise AdaptaxError(f"snapshot {path} does not fit into memory") from error
         except Exception as error:  # whatever NumPy makes of files that it has not written
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
@@ -109,7 +120,7 @@ class Snapshots:
         The run may go on meanwhile: what it is at, or has removed, is no fault, and where it has
         removed all that there were, there are newer ones.
         """
-        unfinished = [] if _is_held(self.directory.parent / LOCK) else self._unfinished()
+        unfinished = [] if is_held(self.directory.parent / LOCK) else self._unfinished()
         for path in unfinished:
             warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
         tried = set[int]()
@@ -208,12 +219,21 @@ class Snapshots:
             digest = about.pop("digest")
             kinds = {"iteration": int, "owner": dict, "score": int | float | None}
             fits = all(isinstance(about[name], kind) for name, kind in kinds.items())
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        except (*GONE, ValueError, KeyError, AttributeError, TypeError):
             return {}
+        except OSError as error:
+            if error.errno in DAMAGE:
+                return {}
+            raise _unread(self._path(iteration), error) from error
         return about if fits and digest == _digest(about) else {}
 
 
-def _is_held(lock: Path) -> bool:
+def _unread(path: Path, error: OSError) -> DiskError:
+    """For a snapshot that may be whole: going on from an older one would delete it."""
+    return DiskError(f"snapshot {path} cannot be read now: {one_line(error)}")
+
+
+def is_held(lock: Path) -> bool:
     """Whether a process that lives holds the lock of a run."""
     try:
         file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -352,6 +372,17 @@ def _told_size(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
         np.lib.format.read_magic(stream)
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     return math.prod(shape) * dtype.itemsize
+
+
+def unfit(tree: PyTree) -> str | None:
+    """In words, what of a tree a snapshot cannot hold as it is; None where all of it fits."""
+    if isinstance(tree, dict):
+        odd = [key for key in tree if not isinstance(key, str)]
+        return f"the key {odd[0]!r}" if odd else unfit(list(tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return next((words for words in map(unfit, tree) if words), None)
+    plain = str | int | float | jax.Array | np.ndarray | np.generic | None
+    return None if isinstance(tree, plain) else f"a {type(tree).__name__}"
 
 
 def _without_arrays(tree: PyTree, arrays: list[np.ndarray]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import check_numbers, from_dict
+from adaptax.core.config import check_numbers, from_dict, merged
 from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
@@ -242,7 +242,7 @@ def load_run(
         raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
-    settings = {**recorded["trainer"], **changes, **named, "run_dir": run_dir}
+    settings = merged(recorded["trainer"], {**changes, **named, "run_dir": run_dir})
     config = from_dict(TrainerConfig, settings, where="trainer")
     return Trainer(config, algorithm, suite, own_callbacks)
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
+from adaptax.core.snapshot import PLAIN, unfit
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
     from adaptax.experiment.trainer_config import TrainerConfig
 
 ENTRY_POINTS = "adaptax.callbacks"
+_AT_FIRST = "_adaptax_at_first"
 """The group of installed packages' callbacks; each names MODULE:CLASS, made without arguments."""
 Row = Mapping[str, Any]
 Added = Mapping[str, Any] | None
@@ -135,6 +137,12 @@ def _is_ours(name: str) -> bool:
     return False  # ours have flags of their own
 
 
+def _at_first(callback: Callback) -> dict[str, Any]:
+    """What a callback saved before its first run: another run begins with that too."""
+    saved: dict[str, Any] = vars(callback).setdefault(_AT_FIRST, copy.deepcopy(callback.save()))
+    return saved
+
+
 class Callbacks:
     """The callbacks of a run: those in step in the order given, then those that only look."""
 
@@ -147,7 +155,8 @@ class Callbacks:
         self._all = tuple(callbacks)
         self._acting = [callback for callback in callbacks if callback.in_step]
         self._looking = [callback for callback in callbacks if not callback.in_step]
-        self._fresh = copy.deepcopy(self.save())
+        self.save()  # so that what cannot be saved is said before training
+        self._fresh = [_at_first(callback) for callback in self._all]
 
     def with_shipped(self, config: TrainerConfig) -> Callbacks:
         """With those that the trainer's settings name."""
@@ -167,12 +176,16 @@ class Callbacks:
 
     def restart(self) -> None:
         """Be as before any run."""
-        for callback, saved in zip(self._all, self._fresh.values(), strict=True):
+        for callback, saved in zip(self._all, self._fresh, strict=True):
             callback.restore(copy.deepcopy(saved))
 
     def save(self) -> dict[str, Any]:
         """What a snapshot keeps of each, by name."""
-        return {name: callback.save() for name, callback in self._named().items()}
+        saved = {name: callback.save() for name, callback in self._named().items()}
+        for name, state in saved.items():
+            wrong = unfit(state)
+            check(wrong is None, f"{name}.save() gives {wrong}: give {PLAIN}")
+        return saved
 
     def restore(self, saved: Mapping[str, Any], run_dir: Path) -> None:
         """Take what a snapshot has; a warning names those that it has and this run has not."""

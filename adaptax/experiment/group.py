@@ -40,6 +40,7 @@ from adaptax.core.errors import (
 from adaptax.core.experience import PyTree
 from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
+from adaptax.core.snapshot import LOCK, is_held
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.console import say, shell_command
@@ -139,6 +140,11 @@ class Group:
             other = run_path(self.config.init_from).resolve()
             apart = other.parent != self.run_dir.resolve()
             check(apart, f"{other} is to be replaced by the group itself: {ELSEWHERE}")
+            # Every seed begins with the same, some of them hours after the first.
+            check(
+                not is_held(other / LOCK),
+                f"{other} is being trained: let it come to its end, or begin with an export of it",
+            )
         self.members[0].check_start()
 
     def resume(self) -> list[Metrics]:

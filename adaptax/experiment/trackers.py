@@ -164,7 +164,7 @@ class TensorBoard(Tracker):
         started = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
         self._path = run.run_dir / "tensorboard" / f"events.out.tfevents.{started}"
         self._unwritten = self._events.begin()
-        self._forget_from = run.num_steps + 1 if run.num_steps else None
+        self._forget_from: int | None = run.num_steps + 1 if run.num_steps else 0
 
     def log(self, num_steps: int, figures: Figures) -> None:
         """A record of all figures."""

@@ -170,7 +170,8 @@ class Trainer:
         self._log = self._new_log()
         self._renew_callbacks()
         with locked(self.run_dir) as self._hold:
-            if self.ended_early():
+            early = self.ended_early()
+            if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
                 self._from_the_start()
@@ -189,9 +190,10 @@ class Trainer:
             self._warn_of_the_schedule(recorded)
             self._take_description({**recorded, **self._to_come(recorded)})
             self._snapshots.discard_after(self.iteration)
-            # An evaluation to come again: that at the end of a run that had ended, which an
-            # uninterrupted run would not have.
-            self._log.truncate(self.iteration, self.iteration - (not self._evaluation_due()))
+            # Evaluations to come again: that at the end of a run that had ended, which an
+            # uninterrupted run would not have; the first, which the callbacks know nothing of.
+            evaluated = -1 if early else self.iteration - (not self._evaluation_due())
+            self._log.truncate(self.iteration, evaluated)
             if self.iteration > 0:
                 self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
                 if not self._last:
@@ -296,6 +298,8 @@ class Trainer:
             self.state = saved_state(self.algorithm, tree, key)
             self.sampler.restore(tree["sampler"], episodes=episodes)
             self.iteration, self._seconds = iteration, float(tree["seconds"])
+        self._num_skipped = self._one_by_one = 0
+        self.sampler.statistics.take()  # of an iteration that was broken off
         if episodes:
             self.callbacks.restore(tree.get("callbacks", {}), self.run_dir)
 

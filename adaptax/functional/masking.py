@@ -5,6 +5,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+ROUNDING = 2e-6
+"""Of a mean: what it may be off by in single precision, so that equal numbers seem to vary."""
+
+
+def usable_std(mean: jax.Array, variance: jax.Array) -> jax.Array:
+    """Standard deviations to divide by: 1 where numbers differ by no more than rounding."""
+    varies = variance > jnp.square(ROUNDING * mean)
+    return jnp.where(varies, jnp.sqrt(variance), 1.0)
+
 
 @jax.custom_batching.custom_vmap
 def anywhere(mask: jax.Array) -> jax.Array:
@@ -28,10 +37,15 @@ def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_standardize(x: jax.Array, mask: jax.Array, epsilon: float = 1e-8) -> jax.Array:
-    """(x - mean) / (population std + epsilon) over the masked entries; 0 elsewhere."""
-    centred = x - masked_mean(x, mask)
+    """(x - mean) / (population std + epsilon) over the masked entries.
+
+    0 elsewhere, and everywhere if they differ by no more than rounding.
+    """
+    mean = masked_mean(x, mask)
+    centred = x - mean
     std = jnp.sqrt(masked_mean(jnp.square(centred), mask))
-    return jnp.where(mask, centred / (std + epsilon), 0.0)
+    varies = std > ROUNDING * jnp.abs(mean)
+    return jnp.where(mask & varies, centred / (std + epsilon), 0.0)
 
 
 def masked_shift_positive(x: jax.Array, mask: jax.Array, epsilon: float = 1e-8) -> jax.Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from adaptax.core.errors import ConfigError
@@ -184,22 +185,25 @@ def _falls(config: Any) -> bool:
     return any(not callable(schedule) and schedule != "constant" for schedule in schedules)
 
 
-def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, batch_size: int) -> jax.Array:
-    """Indices [K, batch_size] of the K minibatches of `num_epochs` passes over n entries.
+def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, num_parts: int) -> jax.Array:
+    """Indices [num_epochs * num_parts, b] of the minibatches of passes over n entries.
 
     In a pass every entry comes once, in an order of its own; those that are not `valid` [n] come
-    last, so that they share as few minibatches as possible with the others. The last minibatch of
-    a pass is filled up with the index n where batch_size does not divide n.
+    last, so that they share as few minibatches as possible with the others. Minibatches differ by
+    one entry where num_parts does not divide n; the smaller ones are filled up with the index n.
     """
     n = valid.shape[0]
-    fill = jnp.full(-n % batch_size, n)
+    parts = np.array_split(np.arange(n), num_parts)
+    size = len(parts[0])
+    places = np.stack([np.pad(p, (0, size - len(p)), constant_values=n) for p in parts])
 
     def one_pass(epoch_key: jax.Array) -> jax.Array:
         order = jax.random.permutation(epoch_key, n)
-        return jnp.concatenate([order[jnp.argsort(~valid[order], stable=True)], fill])
+        order = order[jnp.argsort(~valid[order], stable=True)]
+        return order.reshape(places.shape) if places.size == n else jnp.append(order, n)[places]
 
     order = jax.vmap(one_pass)(jax.random.split(key, num_epochs))
-    return order.reshape(-1, batch_size)
+    return order.reshape(-1, size)
 
 
 def run_passes(
@@ -217,10 +221,10 @@ def run_passes(
     `stop` is asked of every minibatch whether to stop for good.
     """
     num_rows = len(batch.usable)
-    size = -(-num_rows // settings.num_minibatches)
-    step = optimizer(settings, -(-num_rows // size), make)
-    rows = shuffled_rows(key, batch.usable, settings.num_epochs, size)
-    if num_rows % size:  # the index that fills up the last minibatch is that of an empty row
+    num_parts = min(settings.num_minibatches, num_rows)
+    step = optimizer(settings, num_parts, make)
+    rows = shuffled_rows(key, batch.usable, settings.num_epochs, num_parts)
+    if num_rows % num_parts:  # the index that fills up minibatches is that of an empty row
         batch = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])]), batch)
     live = batch.usable[rows].any(-1)
     return descend(loss, step, start, batch, rows, live=live, stop=stop)
@@ -255,7 +259,7 @@ def descend(
             stopped = stopped | (is_live & stop(figures))
         made = is_live & ~stopped
         if guarded:
-            after = jax.tree.map(partial(_unless, made), after, now, is_leaf=_is_schedule)
+            after = jax.tree.map(partial(_unless, made), after, now, is_leaf=is_schedule)
         return (after, stopped), (figures, made)
 
     live = jnp.ones(len(rows), bool) if live is None else live
@@ -268,10 +272,11 @@ def descend(
 
 def _unless(made: jax.Array, new: Any, old: Any) -> Any:
     """`old` where the step was not made; but where a schedule stands is where its pass does."""
-    return new if _is_schedule(new) else jnp.where(made, new, old)
+    return new if is_schedule(new) else jnp.where(made, new, old)
 
 
-def _is_schedule(x: Any) -> bool:
+def is_schedule(x: Any) -> bool:
+    """Whether a part of an optimizer's state is where a schedule stands."""
     return isinstance(x, optax.ScaleByScheduleState)
 
 

@@ -18,6 +18,7 @@ from adaptax.core.devices import GIB, memory_available
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.experience import Rollout, Transitions
 from adaptax.core.spec import EnvSpec
+from adaptax.functional.masking import usable_std
 from adaptax.functional.returns import n_step_returns
 
 Arrays = dict[str, Any]
@@ -67,7 +68,7 @@ class Replay:
     @property
     def reward_std(self) -> jax.Array:
         """Standard deviation of all rewards that came; 1 where they do not vary."""
-        return jnp.where(self.reward_variance > 0, jnp.sqrt(self.reward_variance), 1.0)
+        return usable_std(self.reward_mean, self.reward_variance)
 
     def rewound(self, after: Replay) -> Replay:
         """What it held before it became `after`, less what was overwritten, in the rows of that."""

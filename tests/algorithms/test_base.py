@@ -9,6 +9,7 @@ from toys import point_suite
 
 import adaptax
 from adaptax.algorithms.base import Algorithm, check_finite
+from adaptax.algorithms.program import means
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
@@ -93,6 +94,10 @@ def test_an_iteration_learns_from_what_was_collected():
     state, metrics = algorithm.iteration(algorithm.init(None), Given(jnp.array(1.5)))
     assert float(state) == 3.0
     assert {k: float(v) for k, v in metrics.items()} == {"sum": 3.0, "data": 1.5, "calls": 1.0}
+
+
+def test_a_figure_that_is_none_is_left_out_of_the_mean():
+    assert means([{"a": None, "b": None}, {"a": 2.0, "b": None}]) == {"a": 2.0, "b": None}
 
 
 def test_figures_of_cycles_are_means_and_counts_the_last():

@@ -481,6 +481,22 @@ def test_little_more_is_played_than_what_is_missing():
     assert lengths == [10, 1] * 3
 
 
+def test_a_task_whose_episodes_are_short_costs_the_others_nothing():
+    """Of 5 and of 20 steps: only the first goes on until it has its 60."""
+    suite, played = point_suite(), []
+
+    def short(rollout, actor):
+        length = np.where(np.arange(len(rollout.valid)) == 0, 5, 20)
+        played.append(np.asarray(rollout.valid) & (np.arange(20) < length[:, None, None]))
+        return replace(rollout, valid=played[-1])
+
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **SCHEDULE, "num_train_tasks": 2})
+    state = algorithm.init(named_key(0, "init"))
+    data = algorithm.collect(state, ChangingSampler(suite, short))
+    assert [valid.shape[:2] for valid in played] == [(2, 3), (1, 8), (1, 1)]
+    np.testing.assert_array_equal(np.asarray(data.steps.valid).sum((1, 2)), [60, 60])
+
+
 @pytest.mark.slow
 def test_where_episodes_fall_short_more_are_played():
     suite = cliff_suite()

@@ -19,6 +19,7 @@ from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, mean_gradient, p
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.learning.minibatches import is_schedule
 
 SUITE = point_suite()
 INNER = {
@@ -180,6 +181,22 @@ def test_each_particle_is_told_its_return_and_the_best_one_acts():
     acting = SVPG_2.actor(states[2]).params
     assert fingerprint(acting) == fingerprint(best.params)
     assert fingerprint(acting) != fingerprint(other.params)
+
+
+@pytest.mark.slow
+def test_a_particle_that_starts_afresh_has_the_steps_of_the_run():
+    """Its schedule goes on: steps that have fallen to 0 stay there."""
+    falling = replace(CONFIG.particle, lr_schedule="linear", lr_schedule_steps=4)
+    algorithm = SVPG(replace(CONFIG, horizon=2, particle=falling), SUITE.spec)
+    start = algorithm.init(jax.random.key(0))
+    after, _ = updated(algorithm, start, two_iterations()[1][0])
+    kept, renewed = (particle_state(after, i) for i in range(2))
+    schedules = [
+        [x.count for x in jax.tree.leaves(p.opt_state, is_leaf=is_schedule) if is_schedule(x)]
+        for p in (kept, renewed)
+    ]
+    assert schedules[0] == schedules[1] != [0]
+    assert renewed.num_passes == kept.num_passes > 0
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ import numpy as np
 import optax
 import pytest
 
-from adaptax.core.errors import SnapshotError
+import adaptax.core.snapshot
+from adaptax.core.errors import AdaptaxError, SnapshotError
 from adaptax.core.snapshot import Snapshots, _digest, _digests, flatten, unflatten
 from adaptax.experiment.run_dir import locked
 
@@ -265,6 +266,32 @@ def test_a_snapshot_that_is_removed_while_it_is_read_is_a_snapshot_error(snapsho
     monkeypatch.setattr(Path, "is_file", is_file_and_goes)
     with pytest.raises(SnapshotError, match="iteration-00000003 cannot be read"):
         snapshots.load(3)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fault", "message"),
+    [
+        ("", "read_plain", OSError(24, "Too many open files"), "cannot be read now: .*Too many"),
+        ("np", "load", MemoryError(), "does not fit into memory"),
+        ("np", "load", OSError(5, "Input/output error"), "cannot be read now: .*Input/output"),
+    ],
+)
+def test_what_cannot_be_read_now_is_not_taken_for_damage(
+    snapshots, monkeypatch, module, name, fault, message
+):
+    for iteration in (1, 2):
+        snapshots.save(iteration, {"x": np.arange(3)})
+
+    def fails(*args, **kwargs):
+        raise fault
+
+    place = adaptax.core.snapshot
+    monkeypatch.setattr(getattr(place, module) if module else place, name, fails)
+    with pytest.raises(AdaptaxError, match=message):
+        snapshots.read()
+    monkeypatch.undo()
+    assert snapshots.iterations() == [1, 2]
+    assert snapshots.read()[0] == 2
 
 
 @pytest.mark.parametrize("how", ["newest", "best"])

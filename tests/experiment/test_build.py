@@ -16,6 +16,7 @@ import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import callbacks as callbacks_module
 from adaptax.experiment.build import train
+from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.group import write_group
 from adaptax.experiment.trainer import whats_next
 
@@ -64,6 +65,15 @@ def test_a_run_that_is_loaded_has_its_callbacks_by_name_once(tmp_path, by_name, 
     again.resume()
     assert again.config.callbacks == (by_name,)
     assert [named.calls for named in NAMED] == [[("start", 2), ("row", 3, 3), ("end", 3)]]
+
+
+def test_a_run_that_is_loaded_keeps_what_is_not_said_of_its_protocol(tmp_path):
+    settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}
+    adaptax.train("nop", "point-goal", evaluation={"num_lanes": 7, "num_tasks": 3}, **settings)
+    again = adaptax.load_run(tmp_path / "run", evaluation={"num_tasks": 1})
+    assert again.config.evaluation == EvaluatorConfig(num_tasks=1, num_lanes=7)
+    whole = EvaluatorConfig(num_tasks=2)
+    assert adaptax.load_run(tmp_path / "run", evaluation=whole).config.evaluation == whole
 
 
 def test_an_unknown_name_of_a_callback_is_refused(tmp_path):

@@ -241,6 +241,53 @@ def test_a_run_from_the_start_has_its_callbacks_as_they_were(tmp_path):
     assert column(run, "count") == [1, 2]
 
 
+def test_a_callback_that_another_run_had_begins_anew(tmp_path):
+    callbacks, settings = [Count(), EarlyStopping(patience=3)], {**EVALUATED, "num_iterations": 30}
+    runs = [run_with(callbacks, tmp_path / name, **settings) for name in ("first", "second")]
+    for run in runs:
+        run.run()
+    assert left_behind(runs[1]) == left_behind(runs[0])
+    another = run_with(callbacks, tmp_path / "third", **settings)
+    another.run()
+    assert column(another, "count") == column(runs[0], "count") == column(runs[0])
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [({"of": {1: 2}}, "the key 1"), ({"of": {2}}, "a set"), ({"of": [object()]}, "a object")],
+)
+def test_what_no_snapshot_holds_is_refused_before_training(tmp_path, kept, message):
+    class Keeping(Callback):
+        def save(self):
+            return kept
+
+    with pytest.raises(ConfigError, match=f"Keeping.save\\(\\) gives {message}: give numbers"):
+        run_with([Keeping()], tmp_path / "run", num_iterations=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_begins_anew_has_its_callbacks_see_the_first_evaluation(tmp_path):
+    class Die(Callback):
+        def on_row(self, run, row):
+            raise KeyboardInterrupt
+
+    settings = {**EVALUATED, "num_iterations": 3}
+    told, whole = Told(), Told()
+    run_with([whole], tmp_path / "whole", **settings).run()
+    with pytest.raises(KeyboardInterrupt):
+        run_with([Die()], tmp_path / "run", **settings).run()
+    resumed = run_with([told], tmp_path / "run", **settings)
+    with pytest.warns(UserWarning, match="no snapshot yet"):
+        resumed.resume()
+    assert told.calls == whole.calls
+    assert [row["iteration"] for row in read_rows(tmp_path / "run" / "evaluations.jsonl")] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
 def test_a_run_that_goes_on_without_a_callback_says_so(tmp_path):
     run_with([Count()], tmp_path / "run", num_iterations=2).run()
     with pytest.warns(UserWarning, match="was trained with the callback Count and goes on without"):

@@ -367,6 +367,13 @@ def test_what_a_group_cannot_begin_with_is_refused_before_anything_is_written(wh
     assert not (tmp_path / "new").exists()
 
 
+def test_seeds_do_not_begin_with_a_run_that_still_changes(whole, tmp_path):
+    other = whole[0] / "seed-0"
+    with locked(other), pytest.raises(AdaptaxError, match="seed-0 is being trained: let it"):
+        group(tmp_path / "new", init_from=str(other)).run()
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "seeds"), [("0:3", (0, 1, 2)), ("5:6", (5,)), ("3", (3,)), ("2,0", (2, 0))]
 )

@@ -13,8 +13,10 @@ from test_trainer import column, trainer
 
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli, trackers
+from adaptax.experiment.callbacks import Callback
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trackers import MLflow, TensorBoard, Tracker, Trackio, WandB
+from adaptax.experiment.trainer import Trainer
 from adaptax.experiment.trainer_config import TrainerConfig
 
 EVALUATED = {"num_iterations": 2, "evaluation_interval": 1}
@@ -232,7 +234,23 @@ def test_tensorboard_forgets_what_a_resumed_run_does_anew(tmp_path):
     trainer(tmp_path / "run", num_iterations=2, trackers=("tensorboard",)).run()
     trainer(tmp_path / "run", num_iterations=3, trackers=("tensorboard",)).resume()
     events = list(records(tmp_path / "run" / "tensorboard"))
-    assert [event.step for event in events if event.HasField("session_log")] == [29]
+    assert [event.step for event in events if event.HasField("session_log")] == [0, 29]
+
+
+def test_tensorboard_forgets_a_run_that_ended_before_its_first_snapshot(tmp_path):
+    class Die(Callback):
+        def on_row(self, run, row):
+            if row["iteration"] == 2:
+                raise KeyboardInterrupt
+
+    settings = {"num_iterations": 3, "snapshot_interval": 3, "trackers": ("tensorboard",)}
+    plain = trainer(tmp_path / "run", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(plain.config, plain.algorithm, plain.suite, [Die()]).run()
+    with pytest.warns(UserWarning, match="no snapshot yet"):
+        trainer(tmp_path / "run", **settings).resume()
+    events = list(records(tmp_path / "run" / "tensorboard"))
+    assert [event.step for event in events if event.HasField("session_log")] == [0, 0]
 
 
 def test_a_video_is_shown_beside_the_figures(tmp_path):
@@ -246,7 +264,7 @@ def test_a_video_is_shown_beside_the_figures(tmp_path):
     events = list(records(tmp_path / "run" / "tensorboard"))
     shown = [(e.step, v.image.encoded_image_string) for e in events for v in e.summary.value]
     assert (28, b"GIF89a") in shown
-    assert not any(event.HasField("session_log") for event in events)
+    assert [event.step for event in events if event.HasField("session_log")] == [0]
 
 
 # Weights & Biases.

@@ -354,6 +354,27 @@ def test_a_failing_environment_leaves_what_was_done(tmp_path):
     assert again.resume()["iteration"] == 5
 
 
+def test_a_run_that_goes_on_as_the_same_object_forgets_what_was_broken_off(tmp_path, monkeypatch):
+    run, whole = (
+        trainer(tmp_path / name, num_iterations=5, snapshot_interval=2) for name in ("run", "whole")
+    )
+    steps = run.sampler.steps
+
+    def broken(*args):
+        rollout = steps(*args)  # in which episodes ended
+        if run.iteration == 3:
+            raise KeyboardInterrupt
+        return rollout
+
+    monkeypatch.setattr(run.sampler, "steps", broken)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    monkeypatch.undo()
+    run.resume()
+    whole.run()
+    assert left_behind(run) == left_behind(whole)
+
+
 def test_a_fault_in_mid_iteration_leaves_a_snapshot_of_where_it_began(tmp_path, monkeypatch):
     run = trainer(tmp_path / "run", num_iterations=5, snapshot_interval=100)
     steps = run.sampler.steps

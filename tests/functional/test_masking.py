@@ -54,3 +54,16 @@ def test_positive_shift_does_not_see_padding():
     np.testing.assert_array_equal(
         masked_shift_positive(noisy, MASK), masked_shift_positive(X, MASK)
     )
+
+
+@pytest.mark.parametrize("num", [48, 2048, 5000])
+@pytest.mark.parametrize("constant", [0.1, -0.3, 37.7, 1234.567, 1.0])
+def test_equal_numbers_stay_0_however_their_mean_is_rounded(num, constant):
+    x = jax.numpy.full(num, constant)
+    np.testing.assert_array_equal(masked_standardize(x, x > -jax.numpy.inf), 0.0)
+
+
+def test_what_varies_little_is_standardized_all_the_same():
+    x = 1000.0 + np.array([-0.01, 0.01], np.float32)
+    exact = (x - x.mean(dtype=np.float64)) / x.std(dtype=np.float64)
+    np.testing.assert_allclose(masked_standardize(x, np.full(2, True)), exact, atol=1e-3)

@@ -48,21 +48,21 @@ def run(batch, rows, **settings):
 
 
 def test_every_entry_comes_once_in_a_pass():
-    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=3, batch_size=2)).reshape(3, 6)
+    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=3, num_parts=3)).reshape(3, 6)
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(6), (3, 1)))
     assert len({tuple(row) for row in rows}) == 3
 
 
 def test_entries_that_are_not_valid_come_last():
     valid = jnp.array([False, True, False, True, True, False])
-    rows = np.asarray(shuffled_rows(KEY, valid, num_epochs=2, batch_size=3)).reshape(2, 2, 3)
+    rows = np.asarray(shuffled_rows(KEY, valid, num_epochs=2, num_parts=2)).reshape(2, 2, 3)
     assert valid[rows[:, 0]].all() and not valid[rows[:, 1]].any()
 
 
-def test_the_last_minibatch_is_filled_up_with_n():
-    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=1, batch_size=4))
-    assert rows.shape == (2, 4)
-    np.testing.assert_array_equal(np.sort(rows[1])[2:], [6, 6])
+def test_minibatches_that_lack_an_entry_are_filled_up_with_n():
+    rows = np.asarray(shuffled_rows(KEY, ALL, num_epochs=1, num_parts=4))
+    assert rows.shape == (4, 2)
+    np.testing.assert_array_equal((rows == 6).sum(1), [0, 0, 1, 1])
 
 
 def test_one_step_a_minibatch_in_the_order_of_rows():
@@ -95,7 +95,7 @@ def test_a_dead_minibatch_stops_nothing():
 
 
 def test_guards_that_hold_nothing_back_change_nothing():
-    batch, rows = np.arange(6.0), np.asarray(shuffled_rows(KEY, ALL, 2, 2))
+    batch, rows = np.arange(6.0), np.asarray(shuffled_rows(KEY, ALL, 2, 3))
     free = run(batch, rows)
     guarded = run(batch, rows, live=ALL, stop=lambda figures: jnp.array(False))
     assert guarded[0] == free[0]
@@ -215,15 +215,14 @@ def passes_over(num_rows: int, num_empty: int, **settings):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_minibatches", "num_steps"),
-    [(6, 2, 2), (6, 3, 3), (5, 2, 2), (7, 3, 3), (6, 4, 3)],
+    ("num_rows", "num_minibatches"),
+    [(6, 2), (6, 3), (5, 2), (7, 3), (6, 4), (9, 8), (10, 7)],
 )
-def test_a_pass_takes_every_row_once_in_so_many_parts(num_rows, num_minibatches, num_steps):
-    """Of equal size but for the last: six rows in four parts are three of two."""
+def test_a_pass_takes_every_row_once_in_so_many_parts(num_rows, num_minibatches):
     settings = {"num_minibatches": num_minibatches, "num_epochs": 2}
     total, count, _ = passes_over(num_rows, 0, **settings)
     assert total == 2 * sum(4.0**i for i in range(num_rows))
-    assert count == 2 * num_steps
+    assert count == 2 * num_minibatches
 
 
 def test_more_minibatches_than_rows_are_one_for_each():

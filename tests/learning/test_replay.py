@@ -382,3 +382,14 @@ def test_a_replay_takes_its_memory_once():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         growth = fresh.submit(growth_of_a_million).result()
     assert max(growth) < 1.5 * 158
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -0.01, 1 / 3, 1234.567])
+def test_rewards_that_do_not_vary_have_no_deviation(constant):
+    """Whose mean is rounded, so that they seem to."""
+    rollout = stream(np.random.default_rng(0), 57, lanes=2)
+    rollout = replace(rollout, reward=np.full_like(rollout.reward, constant))
+    replay = make(size=10)
+    for part in parts(rollout, [7, 9, 20, 21, 40]):
+        replay = add(replay, part, goes_on=True)
+        assert replay.reward_std == 1.0

@@ -32,6 +32,7 @@ from adaptax.core.experience import PyTree, Rollout, Transitions
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
+from adaptax.functional.masking import masked_mean
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
 from adaptax.learning.minibatches import Figures, Schedule, falling
@@ -187,6 +188,8 @@ class PEARLConfig(Hyperparameters):
         return self.num_updates * self.num_context_parts
 
 
+MOST_LANES = 8
+"""Side by side, where episodes ended early and more are needed."""
 _NOT_NEGATIVE = (
     "num_prior_steps",
     "num_posterior_steps",
@@ -318,7 +321,7 @@ class PEARL(Algorithm[State, Data]):
         if not np.asarray(state.replay.sizes).any():
             return self._first_steps(state, sampler, tasks)
         config, context = self.config, state.context
-        _, order_key, *infer_keys = jax.random.split(state.key, 4)
+        _, _, order_key, *infer_keys = jax.random.split(state.key, 5)  # the first two: `update`'s
         order = np.asarray(jax.random.permutation(order_key, len(tasks)))
         rings = order[: config.meta_batch_size].astype(np.int32)
         visit = _Visit(self, state, sampler, tasks, rings)
@@ -548,36 +551,49 @@ class _Visit:
         On a z of the prior; with `infer_key`, after each round of `update_post_train` episodes, on
         one inferred from a random part of the context.
         """
-        tasks = tuple(self.tasks[ring] for ring in self.rings)
-        actor, rollouts = self.pearl.actor(self.state), list[Rollout]()
-        missing = np.full(len(tasks), num_steps)
-        while missing.max() > 0:
+        rollouts, lengths = list[Rollout](), np.full(len(self.rings), self.pearl.spec.horizon)
+        missing = np.full(len(self.rings), num_steps)
+        while (late := np.flatnonzero(missing > 0)).size:
+            rings, lanes = self.rings[late], self.pearl.config.update_post_train
+            actor = self.pearl.actor(self.state)
             if infer_key is not None and rollouts:
-                actor = self._informed(context, jax.random.fold_in(infer_key, len(rollouts)))
-            lanes = self.pearl.config.update_post_train
-            if infer_key is None:
-                lanes = -(-int(missing.max()) // self.pearl.spec.horizon)
+                key = jax.random.fold_in(infer_key, len(rollouts))
+                actor = self._informed(context, rings, key)
+            elif infer_key is None:
+                lanes = int(np.max(-(-missing // lengths)))
                 if rollouts:  # more where episodes ended early, of few sizes to compile
-                    lanes = 1 << (lanes.bit_length() - 1)
+                    lanes = min(1 << (lanes.bit_length() - 1), MOST_LANES)
+            tasks = tuple(self.tasks[ring] for ring in rings)
             rollout = bare(self.sampler.episodes(actor, tasks, lanes, 1))
             if for_context:
-                context = _add(context, in_a_row(rollout), self.rings)
-            missing = missing - np.asarray(rollout.valid).sum((1, 2))
-            rollouts.append(rollout)
+                context = _add(context, in_a_row(rollout), rings)
+            num_steps_each = np.asarray(rollout.valid).sum((1, 2))
+            missing[late] -= num_steps_each
+            lengths[late] = np.maximum(num_steps_each // lanes, 1)
+            rollouts.append(_among(rollout, late, len(missing)))
         return rollouts, context
 
-    def _informed(self, context: Replay, key: jax.Array) -> Actor:
-        """The actor on each task's own z, inferred as in a gradient step."""
+    def _informed(self, context: Replay, rings: np.ndarray, key: jax.Array) -> Actor:
+        """The actor on the own z of each task of `rings`, inferred as in a gradient step."""
         pearl, params = self.pearl, self.state.learner.params
-        shape = (len(self.rings), pearl.config.context_size)
-        steps = _sample(context, key, shape, self.rings[:, None])
+        steps = _sample(context, key, (len(rings), pearl.config.context_size), rings[:, None])
         belief = jax.tree.map(lambda x: x[:, None], _infer(pearl, params["encoder"], steps))
         return LatentActor(params["policy"], pearl.networks.policy, belief)
 
 
+def _among(rollout: Rollout, members: np.ndarray, num: int) -> Rollout:
+    """A rollout of some of `num` tasks as one of all, in which the others took no step."""
+    if len(members) == num:
+        return rollout
+    return jax.tree.map(
+        lambda x: jnp.zeros((num, *x.shape[1:]), x.dtype).at[members].set(x), rollout
+    )
+
+
 def _mean_return(rollout: Rollout) -> jax.Array:
-    """Mean over lanes of whole episodes, one in each."""
-    return jnp.mean(jnp.sum(rollout.reward, axis=2, where=rollout.valid))
+    """Mean over lanes of whole episodes, one in each that was played."""
+    returns = jnp.sum(rollout.reward, axis=2, where=rollout.valid)
+    return masked_mean(returns, rollout.valid.any(2))
 
 
 _add = jax.jit(add)

@@ -132,8 +132,7 @@ class ProMP(Algorithm[State, Data]):
         before = unroll(config, policy, state.params, stages)
         key, shuffle_key = jax.random.split(state.key)
         every = jnp.ones(config.meta_batch_size, bool)
-        part_size = config.meta_batch_size // config.num_minibatches
-        rows = shuffled_rows(shuffle_key, every, config.num_epochs, part_size)
+        rows = shuffled_rows(shuffle_key, every, config.num_epochs, config.num_minibatches)
         start = (state.params, state.opt_state)
         (params, opt_state), metrics = descend(
             partial(self.loss, state), ADAM(config.lr), start, (stages, before), rows

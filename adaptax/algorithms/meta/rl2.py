@@ -24,6 +24,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
+from adaptax.functional.masking import usable_std
 from adaptax.functional.returns import episode_index
 from adaptax.learning.estimator import Normalization
 from adaptax.learning.minibatches import Schedule
@@ -32,7 +33,7 @@ from adaptax.networks.actor_critic import MIN_STD, ActorCritic
 from adaptax.networks.convolutions import torso_for
 from adaptax.networks.hypernetwork import HeadsConfig, head_inputs
 from adaptax.networks.memory import MemoryConfig
-from adaptax.networks.normalizer import EPSILON, fresh_moments, updated_moments
+from adaptax.networks.normalizer import fresh_moments, updated_moments
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import TrialInputs, trial_input_size
 from adaptax.sampling.sampler import Sampler
@@ -293,9 +294,8 @@ def sequences_of(
     )
     reward = sequences.reward
     if "reward" in state.moments:
-        variance = state.moments["reward"]["variance"]
-        # A class whose rewards do not vary, by more than rounding, has no unit of its own.
-        std = jnp.where(variance > EPSILON, jnp.sqrt(variance), 1.0)
+        moments = state.moments["reward"]
+        std = usable_std(moments["mean"], moments["variance"])
         reward = reward / jnp.tile(std, (len(reward) // len(std), 1))
     if config.entropy_method == "max":
         s = sequences

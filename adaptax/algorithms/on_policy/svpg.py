@@ -28,7 +28,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import returns_so_far
 from adaptax.functional.stein import spread, stein_direction
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import Figures, is_schedule, optimizer
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor, PerMember
 from adaptax.sampling.sampler import Sampler
@@ -153,11 +153,23 @@ class SVPG(Algorithm[State, Rollout]):
 
         def renew(state: State) -> State:
             fresh = jax.vmap(self._init_particle)(state.particles.key)
+            fresh = with_schedule_of(state.particles, fresh)
             no_return = jnp.full_like(state.returns, -jnp.inf)
             return select(old, State(fresh, no_return, jnp.zeros_like(state.age)), state)
 
         renewed: State = jax.lax.cond(old.any(), renew, lambda state: state, state)
         return renewed
+
+
+def with_schedule_of(before: family.State, fresh: family.State) -> family.State:
+    """A fresh particle, or several, whose schedules stand where the run's do."""
+    opt_state = jax.tree.map(
+        lambda new, old: old if is_schedule(new) else new,
+        fresh.opt_state,
+        before.opt_state,
+        is_leaf=is_schedule,
+    )
+    return replace(fresh, opt_state=opt_state, num_passes=before.num_passes)
 
 
 def mean_gradient(
