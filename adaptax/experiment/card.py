@@ -16,7 +16,7 @@ from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.logger import Row
-from adaptax.experiment.train_command import train_command
+from adaptax.experiment.train_command import from_python, train_command
 
 
 def card(
@@ -139,15 +139,13 @@ def _training(config: dict[str, Any], row: Row, progress: Sequence[Row]) -> str:
     seed, versions = config["trainer"].get("seed", 0), config.get("versions", {})
     minutes = progress[-1]["seconds"] / 60 if progress else 0.0
     exact = ", ".join(f"{package} {number}" for package, number in versions.items())
+    what = f"of what this\ncommand trains:\n\n```sh\n{train_command(config, [seed])}\n```"
+    if told := from_python(config):
+        what = f"seed {seed}.\n{told}"
     return f"""## Training
 
 Weights after {row["iteration"]} iterations and {row["num_steps"]:,} environment steps,
-{minutes:.0f} minutes, on {config.get("processor")}, device {config.get("device")}, of what this
-command trains:
-
-```sh
-{train_command(config, [seed])}
-```
+{minutes:.0f} minutes, on {config.get("processor")}, device {config.get("device")}, {what}
 
 Versions: {exact}.
 

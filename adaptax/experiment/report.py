@@ -42,9 +42,11 @@ from adaptax.experiment.run_dir import MOST_FILMS, films, writing
 from adaptax.experiment.sweep_report import sweep_section
 from adaptax.experiment.train_command import (
     differing_from,
+    from_python,
     recipe_of,
     setting_words,
     train_command,
+    trainings,
 )
 
 MOST_PARAMETERS = 3
@@ -86,18 +88,25 @@ class Report:
 
     def page(self, sweeps: Sequence[Path] = ()) -> str:
         """The whole page."""
-        parts = {
-            **{f"Sweep {path.name}": sweep_section(path, self.figures) for path in sweeps},
-            "Scores": self._scores(),
-            "Learning": self._learning(),
-            "Adaptation": self._adaptation(),
-            "Tasks": self._tasks(),
-            "Classes": self._classes(),
-            "Videos": self._videos(),
-            "Protocol": self._protocol(),
-            "What was run": "".join(map(self._run, self.groups)),
-        }
-        sections = {heading: content for heading, content in parts.items() if content}
+        sweeps = list(dict.fromkeys(path.resolve() for path in sweeps))
+        places: list[str | Path] = [path.name for path in sweeps]
+        if len(set(places)) < len(places):
+            places = [*sweeps]
+        parts = [
+            *(
+                (f"Sweep {place}", sweep_section(path, self.figures))
+                for place, path in zip(places, sweeps, strict=True)
+            ),
+            ("Scores", self._scores()),
+            ("Learning", self._learning()),
+            ("Adaptation", self._adaptation()),
+            ("Tasks", self._tasks()),
+            ("Classes", self._classes()),
+            ("Videos", self._videos()),
+            ("Protocol", self._protocol()),
+            ("What was run", "".join(map(self._run, self.groups))),
+        ]
+        sections = [(heading, content) for heading, content in parts if content]
         title = f"{' and '.join(self.names)} on {self.record['suite']}"
         made = f"Made by adaptax {version('adaptax')}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
         return page(title, made, sections, self.figures)
@@ -266,9 +275,10 @@ class Report:
         after = f", then {test} test episodes, each from where these left the agent" if test else ""
         acts = "by the mode of" if protocol.get("deterministic") else "drawn from"
         score = self.record["score"].partition(" on ")[0]
-        suite = escape(self.record["suite"])
-        return f"""<p>On {where} of {suite}{part}, an agent that is told nothing of the task
-runs{averaged} {does}{after}. Its actions are {acts} its policy. The return of an episode is the
+        on = escape(f"{where} of {self.record['suite']}{part}")
+        does = escape(f"{averaged} {does}{after}")
+        return f"""<p>On {on}, an agent that is told nothing of the task
+runs{does}. Its actions are {acts} its policy. The return of an episode is the
 sum of its rewards; the score of a run on a task is the {score}, at the last evaluation.</p>
 <p>IQM is the mean of the middle half of all scores of seeds and tasks, the median that of the
 tasks' means. Intervals are percentile bootstraps that draw whole seeds: they say how much another
@@ -277,10 +287,8 @@ them; over seeds it is Student's interval.
 </p>"""
 
     def _run(self, group: RunGroup) -> str:
-        """What one group was: command, settings, versions, machine."""
+        """What one group was: commands, settings, versions, machine."""
         run = group.runs[0]
-        recipe, names = recipe_of(run.config)
-        command = train_command(run.config, [run.seed for run in group.runs])
         about = {
             "device": run.config.get("device"),
             "processor": run.config.get("processor"),
@@ -289,16 +297,23 @@ them; over seeds it is Student's interval.
             **(run.config.get("versions") or {}),
         }
         rows = [(name, str(value)) for name, value in about.items() if value is not None]
-        changed = [(name, setting_words(x)) for name, x in differing_from(recipe, run.config)]
-        columns = ["setting", "value"]
-        usual = "those of the recipe" if recipe is not CLASS_DEFAULTS else "the defaults"
         return (
-            f"<h3>{escape(group.name)}</h3><p>{escape(names)}</p>"
-            f"<pre>{escape(command)}</pre>"
-            + (table(f"Settings that are not {usual}", columns, changed) if changed else "")
+            f"<h3>{escape(group.name)}</h3>"
+            + "".join(_training(*each) for each in trainings(group.runs))
             + f"<details><summary>Versions and machine</summary>"
             f"{table('Versions and machine', ['what', 'is'], rows)}</details>"
         )
+
+
+def _training(config: dict[str, Any], seeds: Sequence[int]) -> str:
+    """What trained these seeds: recipe, command, settings."""
+    recipe, names = recipe_of(config)
+    told, command = from_python(config), train_command(config, seeds)
+    how = f"<p>{escape(told)}</p>" if told else f"<pre>{escape(command)}</pre>"
+    changed = [(name, setting_words(x)) for name, x in differing_from(recipe, config)]
+    usual = "those of the recipe" if recipe is not CLASS_DEFAULTS else "the defaults"
+    settings = table(f"Settings that are not {usual}", ["setting", "value"], changed)
+    return f"<p>{escape(names)}</p>{how}{settings if changed else ''}"
 
 
 def _spread(scores: np.ndarray) -> str:

@@ -80,16 +80,17 @@ for (const box of document.querySelectorAll("input[data-figure]")) {
 """
 
 
-def page(title: str, about: str, sections: dict[str, str], figures: dict[str, Figure]) -> str:
-    """The whole page; sections are HTML by their headings, figures by the ids of their places."""
+def page(
+    title: str, about: str, sections: Sequence[tuple[str, str]], figures: dict[str, Figure]
+) -> str:
+    """The whole page; sections are headings and HTML, figures by the ids of their places."""
     from plotly.offline import get_plotlyjs
 
-    anchors = {heading: f"about-{heading.lower().replace(' ', '-')}" for heading in sections}
-    links = "".join(f'<li><a href="#{a}">{h}</a></li>' for h, a in anchors.items())
+    parts = [(f"section-{i}", escape(h), content) for i, (h, content) in enumerate(sections)]
+    links = "".join(f'<li><a href="#{place}">{heading}</a></li>' for place, heading, _ in parts)
     body = "".join(
-        f'<section aria-labelledby="{anchors[heading]}"><h2 id="{anchors[heading]}">{heading}</h2>'
-        f"{content}</section>\n"
-        for heading, content in sections.items()
+        f'<section aria-labelledby="{place}"><h2 id="{place}">{heading}</h2>{content}</section>\n'
+        for place, heading, content in parts
     )
     return f"""<!doctype html>
 <html lang="en">

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import find_suite
-from adaptax.experiment.curves import flat
+from adaptax.experiment.build import PLACES
+from adaptax.experiment.curves import Run, flat
 from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
 from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, TrainerConfig
 
@@ -26,7 +28,7 @@ def recipe_of(config: dict[str, Any]) -> tuple[Recipe, str]:
     names = config["algorithm"]["name"], config["suite"]["name"]
     try:
         return find_recipe(asked, *names), f"Trained with the recipe {asked}."
-    except ConfigError:  # a file that is not here, or a recipe that is no more
+    except (ConfigError, TypeError):  # a file that is not here, a recipe that is no more, no name
         return CLASS_DEFAULTS, f"Trained with the recipe {asked}, which is not known here."
 
 
@@ -56,9 +58,43 @@ def _usual(table_name: str, config: dict[str, Any], recipe: Recipe) -> dict[str,
         return {}
 
 
+def from_python(config: dict[str, Any]) -> str:
+    """A sentence that says what of a run no command can make; nothing where one makes all of it."""
+    algorithm, suite = config["algorithm"], config["suite"]
+    found = []
+    for kind, name, find in (
+        ("algorithm", algorithm["name"], find_algorithm),
+        ("suite", suite["name"], find_suite),
+    ):
+        try:
+            find(name)
+        except ConfigError:
+            found.append(f"the {kind} {name}, which is not known here")
+    if algorithm.get("networks") is not None:
+        found.append(f"the networks {algorithm['networks']}")
+    settings = flat({name: config.get(name, {}) for name in TABLES})
+    for name, value in settings.items():
+        setting, _, last = name.rpartition(".")
+        if last == "function":  # which stands for it in what is written down
+            found.append(f"the function {value} as {setting}")
+    return f"Trained from Python, which no command does: {', '.join(found)}." if found else ""
+
+
+def trainings(runs: Sequence[Run]) -> list[tuple[dict[str, Any], list[int]]]:
+    """The configs of runs that were trained alike but for their seeds, each with these seeds."""
+    found: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for run in runs:
+        suite = {name: x for name, x in run.config["suite"].items() if name not in PLACES}
+        alike = {**run.config, "suite": suite}
+        same = recipe_of(alike)[1] + from_python(alike) + train_command(alike, [0])
+        found.setdefault(same, (run.config, []))[1].append(run.seed)
+    return list(found.values())
+
+
 def train_command(config: dict[str, Any], seeds: Sequence[int]) -> str:
     """The command that trains the same from these seeds, a flag a line."""
     recipe, _ = recipe_of(config)
+    seeds = list(dict.fromkeys(seeds))
     names = config["algorithm"]["name"], config["suite"]["name"]
     lines = [["adaptax", "train", *names]]
     by_default = find_recipe(None, *names)
@@ -86,7 +122,7 @@ def train_command(config: dict[str, Any], seeds: Sequence[int]) -> str:
 
 def _seeds_text(seeds: Sequence[int]) -> str:
     """Seeds as `--seeds` takes them."""
-    in_a_row = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    in_a_row = all(later - seed == 1 for seed, later in pairwise(seeds))
     return f"{seeds[0]}:{seeds[-1] + 1}" if in_a_row else ",".join(map(str, seeds))
 
 

@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 
 import browser
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +23,7 @@ from adaptax.experiment import cli, report, report_figures, report_page, video
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import Curve, load_groups
 from adaptax.experiment.report import write_report
-from adaptax.experiment.train_command import train_command
+from adaptax.experiment.train_command import from_python, train_command
 from adaptax.experiment.trainer_config import TrainerConfig
 
 SCORES = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5]])
@@ -168,7 +169,7 @@ def test_every_figure_has_a_name_and_every_curve_a_box(page):
 
 
 def test_it_says_how_it_was_run_and_evaluated(page):
-    command = page.texts["pre"][1]
+    (command,) = page.texts["pre"]
     assert command.startswith("adaptax train ppo point-goal \\\n    --seeds 0:3 \\\n")
     assert (
         "--num-steps 3000" in command and "--algorithm.lr" not in command.partition("lr 0.001")[0]
@@ -267,6 +268,80 @@ def test_the_command_has_settings_with_spaces_as_one_word():
     words = shlex.split(train_command(config, [0]).replace("\\\n", " "))
     again = cli.train_options("ppo", "cartpole", words[4:])[1].trainer
     assert (again.init_from, again.trackers) == ("runs/my run", ("wandb", "mlflow"))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ((0, 0), "--seed 0"),
+        ((3, 0, 3), "--seeds 3,0"),
+        ((0, 2**62), f"--seeds 0,{2**62}"),
+        ((4, 5, 6), "--seeds 4:7"),
+        ((1, 3, 2), "--seeds 1,3,2"),
+    ],
+)
+def test_the_command_has_each_seed_once_however_far_apart(seeds, text):
+    config = {"algorithm": {"name": "ppo"}, "suite": {"name": "cartpole"}, "trainer": {}}
+    assert text in [line.strip(" \\") for line in train_command(config, seeds).splitlines()]
+
+
+OF_PPO = {"name": "ppo", "lr": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"algorithm": OF_PPO | {"networks": "mine:MyNet"}}, "the networks mine:MyNet"),
+        (
+            {"algorithm": OF_PPO | {"lr_schedule": {"function": "mine.falling"}}},
+            "the function mine.falling as algorithm.lr_schedule",
+        ),
+        ({"suite": {"name": "mine"}}, "the suite mine, which is not known here"),
+        ({"algorithm": {"name": "mine"}}, "the algorithm mine, which is not known here"),
+    ],
+)
+def test_what_no_command_trains_is_said_in_place_of_one(tmp_path, tables, words):
+    run = make_run(tmp_path / "run", 0, SCORES[0], **tables)
+    write_report(load_groups([run]), tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    assert f"Trained from Python, which no command does: {words}." in page.texts["p"]
+    assert "pre" not in page.texts
+
+
+def test_a_function_of_a_config_is_found_as_it_is_written_down():
+    algorithm = make_algorithm("ppo", make_suite("cartpole").spec, lr_schedule=jnp.cos)
+    recorded = {"name": "ppo", "networks": None, **to_dict(algorithm.config)}
+    assert "as algorithm.lr_schedule." in from_python(
+        {"algorithm": recorded, "suite": {"name": "cartpole"}}
+    )
+
+
+def test_each_configuration_of_a_group_has_its_command_with_its_seeds(tmp_path):
+    limits = (3, 300, 3, 3)
+    runs = [
+        make_run(
+            *(tmp_path / f"run-{i}", i, SCORES[0]),
+            trainer={"run_dir": f"run-{i}", "seed": i, "num_iterations": limit},
+            suite={"name": "point-goal", "radius": 1.0, "num_workers": i % 2},
+        )
+        for i, limit in enumerate(limits)
+    ]
+    (group,) = load_groups(runs)
+    write_report([group], tmp_path / "page.html")
+    commands = Page((tmp_path / "page.html").read_text()).texts["pre"]
+    lines = [[line.strip(" \\") for line in command.splitlines()] for command in commands]
+    told = [[line for line in own if line.startswith(("--seed", "--num"))] for own in lines]
+    assert told == [
+        ["--seeds 0,2,3", "--num-iterations 3"],
+        ["--seed 1", "--num-iterations 300"],
+    ]
+
+
+def test_figures_of_a_strangers_protocol_are_text(tmp_path):
+    protocol = {"num_lanes": EVIL, "num_exploration_episodes": EVIL, "num_test_episodes": EVIL}
+    run = make_run(tmp_path / "run", 0, SCORES[0], protocol=protocol)
+    write_report(load_groups([run]), tmp_path / "page.html")
+    assert "<b onclick" not in (tmp_path / "page.html").read_text()
 
 
 def test_a_recipe_that_is_gone_is_said_and_all_settings_are_flags(tmp_path, monkeypatch):
