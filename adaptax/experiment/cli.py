@@ -285,10 +285,10 @@ def sweep_command(args: list[str]) -> None:
         suite=to_dict(options.suite),
         **trainer,
     )
-    _print_sweep(record)
+    _print_sweep(record, Path(record["plan"]["training"]["trainer"]["run_dir"]))
 
 
-def _print_sweep(record: dict[str, Any]) -> None:
+def _print_sweep(record: dict[str, Any], run_dir: Path) -> None:
     """What a sweep has found, where it has come to its end."""
     from adaptax.experiment.run_dir import SWEEP
     from adaptax.experiment.sweep import RECIPE, in_words
@@ -296,9 +296,8 @@ def _print_sweep(record: dict[str, Any]) -> None:
     if record["found"] is not None:
         for line in in_words(record):
             print(line)
-        run_dir = Path(record["plan"]["training"]["trainer"]["run_dir"])
         following = shell_command("report", run_dir)
-        print(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: {following}")
+        say(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: {following}", sys.stdout)
 
 
 def resume_command(args: list[str]) -> None:
@@ -329,7 +328,7 @@ def resume_command(args: list[str]) -> None:
         )
         plan, _ = read_sweep(run_dir)
         set_up_process(plan.training["trainer"]["num_cores"])
-        _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume())
+        _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)
         return
     changes["num_workers"] = options.num_workers
     seeds = group_seeds(run_dir)
@@ -441,13 +440,13 @@ def plot_command(args: list[str]) -> None:
     for line in differences_between(runs):
         warnings.warn(f"these runs may not compare: {line}", stacklevel=2)
     plot_learning(run_dirs, learning)
-    print(f"wrote {learning}")
+    say(f"wrote {learning}", sys.stdout)
     if all((run_dir / "evaluations.jsonl").exists() for run_dir in run_dirs):
         plot_adaptation(run_dirs, adaptation)
-        print(f"wrote {adaptation}")
+        say(f"wrote {adaptation}", sys.stdout)
     if has_classes(run_dirs):
         plot_classes(run_dirs, classes)
-        print(f"wrote {classes}")
+        say(f"wrote {classes}", sys.stdout)
 
 
 def compare_command(args: list[str]) -> None:
@@ -495,7 +494,7 @@ def report_command(args: list[str]) -> None:
     record = write_report(groups, out, sweeps, options.metric)
     for line in record["warnings"]:
         warnings.warn(line, stacklevel=2)
-    print(f"wrote {out}")
+    say(f"wrote {out}", sys.stdout)
 
 
 def video_command(args: list[str]) -> None:
@@ -515,7 +514,7 @@ def video_command(args: list[str]) -> None:
     out = folder / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
     for path in film(run_dir, out, VideoConfig(**settings), no_gl):
-        print(f"wrote {path}")
+        say(f"wrote {path}", sys.stdout)
 
 
 def export_command(args: list[str]) -> None:
@@ -531,7 +530,8 @@ def export_command(args: list[str]) -> None:
 
     check_platform()
     export_run(options.run_dir, options.out, best=options.best, video=options.video, no_gl=no_gl)
-    print(f"wrote {options.out}; next: {shell_command('import', options.out, 'RUN_DIR')}")
+    following = shell_command("import", options.out, "RUN_DIR")
+    say(f"wrote {options.out}; next: {following}", sys.stdout)
 
 
 def import_command(args: list[str]) -> None:
@@ -540,7 +540,7 @@ def import_command(args: list[str]) -> None:
     from adaptax.experiment.share import import_run
 
     run_dir = import_run(options.source, options.run_dir)
-    print(f"wrote {run_dir}; next: {shell_command('evaluate', run_dir)}")
+    say(f"wrote {run_dir}; next: {shell_command('evaluate', run_dir)}", sys.stdout)
 
 
 def doctor_command(args: list[str]) -> None:

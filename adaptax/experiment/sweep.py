@@ -38,7 +38,7 @@ from adaptax.experiment.build import (
 )
 from adaptax.experiment.comparison import Metric
 from adaptax.experiment.console import say, shell_command
-from adaptax.experiment.curves import after_adaptation
+from adaptax.experiment.curves import after_adaptation, is_figure
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.group import Group, checked_seeds
 from adaptax.experiment.group_processes import train_group
@@ -187,11 +187,62 @@ def read_sweep(run_dir: Path) -> tuple[Plan, Record | None]:
     try:
         record = parse_json(read_plain(path))
         seeds = {name: tuple(record["plan"][name]) for name in ("seeds", "winner_seeds")}
-        return Plan(**{**record["plan"], **seeds}), record["found"]
+        plan, found = Plan(**{**record["plan"], **seeds}), record["found"]
+        if found is not None and not _is_found(found, plan.space):
+            raise ValueError("found is not what a search comes to")
+        return plan, found
     except OSError as error:
         raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise AdaptaxError(f"{path} is not what a sweep writes: {error!r}") from None
+
+
+def _is_found(found: Any, space: Space) -> bool:
+    """Whether this is what a sweep writes down at its end, in its types."""
+    if not isinstance(found, dict) or not {"winner", "trials", "importance"} <= found.keys():
+        return False
+    winner, trials, importance = found["winner"], found["trials"], found["importance"]
+    shares = {} if importance is None else importance
+    return (
+        isinstance(winner, dict)
+        and isinstance(winner.get("trial"), int)
+        and _has_settings(winner, space)
+        and all(_is_scored(winner.get(name)) for name in ("searched", "fresh"))
+        and isinstance(trials, list)
+        and all(isinstance(trial, dict) and _is_trial(trial, space) for trial in trials)
+        and isinstance(shares, dict)
+        and all(map(_is_number, shares.values()))
+    )
+
+
+def _is_trial(trial: Record, space: Space) -> bool:
+    value, state = trial.get("value", ""), trial.get("state")
+    return (
+        isinstance(trial.get("number"), int)
+        and state in ("complete", "pruned", "fail")
+        and (_is_number(value) or (value is None and state == "fail"))
+        and isinstance(trial.get("iteration", ""), int | None)
+        and isinstance(trial.get("why", ""), str)
+        and _has_settings(trial, space)
+    )
+
+
+def _has_settings(trial: Record, space: Space) -> bool:
+    settings = trial.get("settings")
+    return isinstance(settings, dict) and space.keys() <= settings.keys()
+
+
+def _is_scored(scored: Any) -> bool:
+    """Whether this is a mean with its interval, or None in the place of that."""
+    if not isinstance(scored, dict) or not _is_number(scored.get("mean")):
+        return False
+    ends = scored.get("ci", "")
+    pair = isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))
+    return ends is None or pair
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and is_figure(value)
 
 
 class Sweep:

@@ -591,6 +591,13 @@ def test_an_error_is_one_line_whatever_the_encoding(inside, encoding):
     )
 
 
+def test_a_picture_whose_name_cannot_be_said_is_written(inside, tmp_path):
+    run = shutil.copytree("run", tmp_path / "größe")
+    done = interpreter("plot", str(run), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (run / "learning.png").exists() and (run / "adaptation.png").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [

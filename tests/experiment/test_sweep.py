@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import sys
 import tomllib
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -243,11 +244,65 @@ def test_the_report_tells_both_figures_and_all_trials(whole, tmp_path):
     groups = load_groups([run_dir / "winner"])
     write_report(groups, tmp_path / "report.html", [run_dir])
     text = (tmp_path / "report.html").read_text()
-    assert '<h2 id="about-sweep-whole">Sweep whole</h2>' in text
+    assert '<h2 id="section-0">Sweep whole</h2>' in text
     for figure in (found["winner"]["searched"], found["winner"]["fresh"]):
         assert f"{figure['mean']:.2f} [{figure['ci'][0]:.2f}, {figure['ci'][1]:.2f}]" in text
     assert all(f'<th scope="row">trial {i}</th>' in text for i in range(8))
     assert all(f"return of each trial over {name}<" in text for name in SPACE)
+
+
+def test_every_sweep_has_a_section_whose_heading_is_text(whole, tmp_path):
+    name = 'a & <b>bold "q'
+    copies = [shutil.copytree(whole[0], tmp_path / place / name) for place in ("one", "two")]
+    out = tmp_path / "report.html"
+    cli.main(["report", *map(str, copies), str(copies[0]), "--out", str(out)])
+    text = out.read_text()
+    for i, path in enumerate(copies):
+        assert f'<h2 id="section-{i}">Sweep {escape(str(path))}</h2>' in text
+        assert f'<a href="#section-{i}">Sweep {escape(str(path))}</a>' in text
+    assert text.count("<h2 ") == 8 and "<b>bold" not in text
+    write_report(load_groups([copies[0] / "winner"]), out, copies[:1])
+    assert f">Sweep {escape(name)}</h2>" in out.read_text()
+
+
+def test_a_sweep_that_was_moved_is_told_where_it_is(whole, tmp_path, capsys):
+    moved = shutil.copytree(whole[0], tmp_path / "moved")
+    cli.main(["resume", str(moved)])
+    said = f"wrote {moved / 'sweep.json'} and {moved / 'recipe.toml'}; next: adaptax report {moved}"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.pop("winner"),
+        lambda found: found.pop("importance"),
+        lambda found: found.update(trials=3),
+        lambda found: found.update(importance=[1]),
+        lambda found: found["winner"].pop("fresh"),
+        lambda found: found["winner"]["fresh"].update(ci=[1.0]),
+        lambda found: found["winner"].update(settings={}),
+        lambda found: found["trials"].append({}),
+        lambda found: found["trials"].append(3),
+        lambda found: found["trials"][0].update(value="x"),
+        lambda found: found["trials"][0].update(value=None),
+        lambda found: found["trials"][0].update(state="lost"),
+        lambda found: found["trials"][0].update(settings=None),
+    ],
+)
+def test_what_no_sweep_has_found_is_one_line(whole, tmp_path, capsys, change):
+    moved = shutil.copytree(whole[0], tmp_path / "moved")
+    record = json.loads((moved / "sweep.json").read_text())
+    change(record["found"])
+    (moved / "sweep.json").write_text(json.dumps(record))
+    for words in (
+        ["report", str(moved), "--out", str(tmp_path / "a.html")],
+        ["resume", str(moved)],
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"adaptax: {moved / 'sweep.json'} is not what a sweep writes")
 
 
 def test_a_sweep_is_a_command_that_goes_on_and_is_reported(fake, tmp_path, capsys, monkeypatch):
