@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.core.files import parse_json, read_plain
 from adaptax.experiment.build import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
 from adaptax.experiment.progress import episode_returns
-from adaptax.experiment.run_dir import refuse_links
+from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.statistics import student_interval
 
 SMOOTHING = 0.05
@@ -129,19 +128,18 @@ def _differing(run: Run, others: list[Run]) -> list[str]:
     ]
 
 
-NOT_OURS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a configuration that no run wrote comes to: any JSON, or none."""
+NOT_OURS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What reading a configuration that no run wrote comes to: any JSON."""
 
 
 def _load_run(directory: Path) -> Run:
-    refuse_links(directory)
     path = directory / "config.json"
     if not path.is_file():
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
+    config = read_config(directory)
     try:
-        config = parse_json(read_plain(path))
         settings = flat({part: config[part] for part in ("algorithm", "suite")})
-        settings["trainer.init_from"] = config.get("trainer", {}).get("init_from")
+        settings["trainer.init_from"] = config["trainer"].get("init_from")
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
     except NOT_OURS as error:

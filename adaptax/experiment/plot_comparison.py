@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptax.experiment.comparison import learning_curves
-from adaptax.experiment.curves import RunGroup
+from adaptax.experiment.curves import RunGroup, interval_words
 from adaptax.experiment.plot import GREY, curve_style, draw_curve, engineering, save_picture
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def _draw_learning(axes: Axes, groups: Sequence[RunGroup], record: dict[str, Any
     if record["threshold"] is not None:
         axes.axhline(record["threshold"], color=GREY, linewidth=0.8, linestyle=":")
     axes.xaxis.set_major_formatter(engineering())
+    words = interval_words([group.runs for group in groups], held_out=False)
+    axes.set_title(words.removeprefix("; "), fontsize=9)
     axes.set_xlabel("environment steps")
     axes.set_ylabel(f"mean {record['metric']}")
 

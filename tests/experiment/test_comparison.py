@@ -248,6 +248,33 @@ def test_a_row_that_tells_no_scores_is_named_in_one_line(tmp_path, change, messa
         record(run)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainer": None}, "it lacks one of algorithm, suite, trainer"),
+        ({"suite": {"name": ["point-goal"]}}, "its suite has no name"),
+        ({"protocol": None}, "its protocol is no object"),
+        ({"versions": None}, "its versions is no object"),
+    ],
+)
+def test_a_config_that_no_run_wrote_is_one_line(tmp_path, capsys, changes, message):
+    run = make_run(tmp_path / "a", 0, GOOD[0], **changes)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", str(run), "--json"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"adaptax: {run / 'config.json'}") and message in line
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(1, ""), (2, "shaded: range of two seeds"), (3, "shaded: 95 % interval over seeds")],
+)
+def test_the_picture_says_what_is_shaded_around_curves(tmp_path, size, words):
+    loaded = load_groups([make_group(tmp_path / "a", GOOD[:size])])
+    figure = plot_comparison(loaded, compare(loaded), tmp_path / "a.png")
+    assert figure.axes[1].get_title() == words
+
+
 def test_the_picture_has_a_panel_of_pairs_where_there_are_some(groups, tmp_path):
     loaded = load_groups(groups)
     figure = plot_comparison(loaded, compare(loaded), tmp_path / "new" / "a.png")

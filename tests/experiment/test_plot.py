@@ -19,7 +19,8 @@ def make_run(
 ):
     """A run of four iterations whose returns are seed + 10 * iteration + episode number."""
     directory.mkdir()
-    config = {"algorithm": {"name": name, **lr}, "suite": {"name": suite}, "seed": seed}
+    rooms = {"algorithm": {"name": name, **lr}, "suite": {"name": suite}, "trainer": {}}
+    config = {**rooms, "seed": seed}
     (directory / "config.json").write_text(json.dumps(config))
     with RunLog(directory) as log:
         for i in range(1, 5):
@@ -272,7 +273,7 @@ def test_what_is_no_run_is_named_in_one_line(tmp_path):
             plot_learning([path], out)
         assert "\n" not in str(caught.value)
     (tmp_path / "empty" / "config.json").write_text('{"algorithm": {}}')
-    with pytest.raises(AdaptaxError, match="is not a run's configuration: KeyError"):
+    with pytest.raises(AdaptaxError, match="is not the config of a run: it lacks one of"):
         plot_learning([tmp_path / "empty"], out)
     with pytest.raises(AdaptaxError, match="no run directory to plot"):
         plot_learning([], out)
