@@ -176,12 +176,13 @@ def _thinned(rows: list[Row], most: int) -> list[Row]:
 
 
 def _for_others(recorded: dict[str, Any]) -> dict[str, Any]:
-    """A run's config without paths of the machine, and without trackers to tell of it."""
+    """A run's config without paths of the machine, and without whom to tell of it."""
     trainer = dict(recorded["trainer"])
     for name in ("run_dir", "init_from", "recipe"):
         if isinstance(trainer.get(name), str):
             trainer[name] = Path(trainer[name]).name
-    return {**recorded, "trainer": {**trainer, "trackers": [], "overwrite": False}}
+    told = dict.fromkeys(("callbacks", "trackers"), ())  # whose packages others may not have
+    return {**recorded, "trainer": {**trainer, **told, "overwrite": False}}
 
 
 def _manifest(source: Path) -> dict[str, str]:

@@ -642,10 +642,12 @@ class Trainer:
 
     def tell_of_video(self, *paths: Path) -> None:
         """Tell the run's trackers of videos of it; the run is loaded."""
-        self._renew_callbacks()
-        with self.callbacks.running(self):
+        from adaptax.experiment.trackers import TRACKERS
+
+        trackers = Callbacks([TRACKERS[name]() for name in dict.fromkeys(self.config.trackers)])
+        with trackers.running(self):
             for path in paths:
-                self.callbacks.on_video(self, path)
+                trackers.on_video(self, path)
 
     def _interrupt(self) -> None:
         if self._interrupted:

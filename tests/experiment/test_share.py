@@ -18,6 +18,7 @@ import adaptax
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
+from adaptax.experiment.card import card
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.pretrained import FOLDER
@@ -144,6 +145,15 @@ def test_a_card_has_no_column_of_before_by_another_protocol(run_dir, tmp_path, c
     text = (adaptax.export_run(copy, tmp_path / "my export") / "README.md").read_text()
     assert "| episode | return |" in text and "before training" not in text
     assert "adaptax import 'my export' 'runs/my export'\n" in text
+
+
+def test_the_card_says_what_no_command_trains(run_dir, tmp_path):
+    config = json.loads((run_dir / "config.json").read_text())
+    config["algorithm"]["networks"] = "mine:MyNet"
+    rows = [read_rows(run_dir / name) for name in ("evaluations.jsonl", "progress.jsonl")]
+    text = card(config, *rows, "agent", ())
+    assert "seed 0.\nTrained from Python, which no command does: the networks mine:MyNet." in text
+    assert "adaptax train rl2-ppo" not in text
 
 
 def test_logs_are_thinned_with_their_ends_kept(run_dir, tmp_path):
@@ -316,11 +326,11 @@ def test_a_whole_snapshot_is_no_exports(run_dir, export, tmp_path):
 
 def test_trackers_that_a_stranger_names_are_not_told(export, tmp_path):
     config = json.loads((export / "config.json").read_text())
-    config["trainer"] |= {"trackers": ["wandb"], "run_dir": "/etc"}
+    config["trainer"] |= {"trackers": ["wandb"], "callbacks": ["theirs"], "run_dir": "/etc"}
     remade(export, "config.json", json.dumps(config).encode())
     imported = adaptax.import_run(export, tmp_path / "new")
     taken = json.loads((imported / "config.json").read_text())["trainer"]
-    assert taken["trackers"] == []
+    assert taken["trackers"] == taken["callbacks"] == []
     assert taken["run_dir"] == "etc"
 
 

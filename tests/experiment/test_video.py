@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -142,6 +143,24 @@ def test_an_environment_that_renders_is_filmed_without_opengl_as_it_is(lamps, tm
     assert (tmp_path / "lamp.mp4").read_bytes()[4:8] == b"ftyp"
     number, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "lamp.mp4"))
     assert (number, seconds) == (6, pytest.approx(0.3, abs=0.06))
+
+
+def test_a_run_whose_callbacks_are_not_here_is_filmed_and_shared(lamps, tmp_path):
+    lamps(render_mode="rgb_array")
+    config = tmp_path / "run" / "config.json"
+    recorded = json.loads(config.read_text())
+    recorded["trainer"]["callbacks"] = ["gone"]
+    config.write_text(json.dumps(recorded))
+    cli.main(["video", "run", "--size", "60"])
+    assert (tmp_path / "run" / "video.gif").exists()
+    cli.main(["export", "run", "new", "--video", "gif"])
+    cli.main(["import", "new", "again"])
+    cli.main(["evaluate", "again", "--json"])
+    cli.main(["video", "again", "--size", "60"])
+    for folder in ("new", "again"):
+        taken = json.loads((tmp_path / folder / "config.json").read_text())
+        assert taken["trainer"]["callbacks"] == []
+    assert "gone" not in (tmp_path / "new" / "README.md").read_text()
 
 
 class ClassLamp(Lamp):
