@@ -173,6 +173,7 @@ def _check_kind(what: str, given: Any, cls: type[Any]) -> None:
 def _own_and_named(callbacks: Sequence[Callback | str]) -> tuple[list[Callback], dict[str, Any]]:
     """The callbacks that are objects, and the setting that has the names of the others."""
     check(not isinstance(callbacks, str), f"callbacks: expected a list, not {callbacks!r}")
+    callbacks = list(callbacks)  # or one that can be gone through once would be gone
     names = [callback for callback in callbacks if isinstance(callback, str)]
     own = [callback for callback in callbacks if not isinstance(callback, str)]
     return own, {"callbacks": names} if names else {}

@@ -50,6 +50,7 @@ from adaptax.experiment.run_dir import (
     CONFIG,
     GROUP,
     NEXT_GROUP,
+    PICTURES,
     clear_run,
     locked,
     make_run_dir,
@@ -425,6 +426,8 @@ def replace_group(run_dir: Path) -> None:
             for seed in dict.fromkeys([*old, *new]):
                 clear_run(member_dir(run_dir, seed))
             with writing(run_dir / GROUP):
+                for name in PICTURES:
+                    (run_dir / name).unlink(missing_ok=True)
                 os.replace(waiting, run_dir / GROUP)
     finally:
         os.close(file)

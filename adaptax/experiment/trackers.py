@@ -72,6 +72,10 @@ class Tracker(Callback):
             extra = kind.lower()
             raise AdaptaxError(f"{kind} needs {self.package}: pip install 'adaptax[{extra}]'")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has of it: not the thread and the connections of a run."""
+        return {name: getattr(self, name) for name in getattr(self, "_own", vars(self))}
+
     @abstractmethod
     def open(self, run: Tracked) -> None:
         """Begin; where this fails, nothing else is called."""
@@ -90,6 +94,7 @@ class Tracker(Callback):
 
     def on_start(self, run: Trainer) -> None:
         """Nothing yet: a run that replaces another has first to show that it can."""
+        self._own = getattr(self, "_own", tuple(vars(self)))
         self._jobs: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
         self._problem, self._has_warned = "", False
         self._thread = threading.Thread(

@@ -56,6 +56,14 @@ def test_callbacks_are_objects_or_names(tmp_path, by_name, seeds):
         assert own.calls == named.calls
 
 
+def test_callbacks_may_be_what_can_be_gone_through_once(tmp_path, by_name):
+    own = Told()
+    settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}
+    made = adaptax.train("nop", "point-goal", callbacks=iter([own, by_name]), **settings)
+    assert made.config.callbacks == (by_name,)
+    assert own.calls[1:] == [("row", 1, 1), ("row", 2, 2), ("end", 2)]
+
+
 @pytest.mark.parametrize("given", [{}, {"callbacks": ["good-enough"]}])
 def test_a_run_that_is_loaded_has_its_callbacks_by_name_once(tmp_path, by_name, given):
     settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}

@@ -474,6 +474,7 @@ def test_a_group_interrupted_before_an_iteration_leaves_the_one_before_whole(old
 
 def test_a_group_takes_the_place_of_another_whose_members_go(old):
     (old / "seed-0" / "note.txt").write_text("mine")
+    (old / "learning.png").write_bytes(b"")  # of the members that go
     runs = quick(old, (1, 7), std=0.5, overwrite=True, quiet=True)
     runs.run()
     assert group_seeds(old) == (1, 7)

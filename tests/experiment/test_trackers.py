@@ -8,9 +8,11 @@ import threading
 import warnings
 
 import pytest
+from small import SMALL
 from test_callbacks import Adding, run_with
 from test_trainer import column, trainer
 
+import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli, trackers
 from adaptax.experiment.callbacks import Callback
@@ -265,6 +267,18 @@ def test_a_video_is_shown_beside_the_figures(tmp_path):
     shown = [(e.step, v.image.encoded_image_string) for e in events for v in e.summary.value]
     assert (28, b"GIF89a") in shown
     assert [event.step for event in events if event.HasField("session_log")] == [0]
+
+
+@pytest.mark.parametrize("kind", [TensorBoard, Fake])
+def test_a_tracker_that_a_run_had_is_given_to_seeds_of_a_group(tmp_path, kind):
+    own = kind()
+    quick = {"num_iterations": 1, "evaluation_interval": None, "quiet": True}
+    quick |= {"algorithm": SMALL["nop"], "callbacks": [own]}
+    adaptax.train("nop", "point-goal", run_dir=tmp_path / "run", **quick).close()
+    adaptax.train("nop", "point-goal", run_dir=tmp_path / "group", seeds=[0, 1], **quick).close()
+    if kind is TensorBoard:
+        for run in ("run", "group/seed-0", "group/seed-1"):
+            assert len(list((tmp_path / run / "tensorboard").iterdir())) == 1
 
 
 # Weights & Biases.
