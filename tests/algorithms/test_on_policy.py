@@ -282,6 +282,15 @@ def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
 
 
 @every_algorithm
+def test_networks_of_ones_own_with_a_memory_do_not_learn_from_single_steps(name):
+    spec = EnvSpec(2, Continuous(2), 20)
+    with_memory = make_algorithm(name, spec, memory=GRU).networks
+    with pytest.raises(ConfigError, match="whole sequences, not from shuffled steps"):
+        make_algorithm(name, spec, shuffle="steps", networks=with_memory)
+    assert make_algorithm(name, spec, networks=with_memory).networks is with_memory
+
+
+@every_algorithm
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

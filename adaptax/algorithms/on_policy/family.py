@@ -62,6 +62,11 @@ from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import MemoryActor
 from adaptax.sampling.sampler import Sampler
 
+NOT_BY_STEPS = (
+    "shuffle 'steps' does not go with a memory: networks with a memory learn from whole sequences, "
+    "not from shuffled steps"
+)
+
 
 @dataclass(frozen=True)
 class OnPolicyConfig(Hyperparameters):
@@ -136,11 +141,7 @@ class OnPolicyConfig(Hyperparameters):
             self.num_lanes % self.num_tasks == 0,
             f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
         )
-        check(
-            self.memory.kind == "none" or self.shuffle != "steps",
-            "shuffle 'steps' does not go with a memory: networks with a memory learn from whole "
-            "sequences, not from shuffled steps",
-        )
+        check(self.memory.kind == "none" or self.shuffle != "steps", NOT_BY_STEPS)
 
     @property
     def lane_episodes(self) -> int | None:
@@ -207,7 +208,11 @@ def default_networks(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
 
 def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | None) -> Any:
     """The given network, obs -> (distribution, value) or an ActorCritic, or the default one."""
-    return default_networks(config, spec) if networks is None else as_actor_critic(networks)
+    if networks is None:
+        return default_networks(config, spec)
+    own = as_actor_critic(networks)
+    check(not has_memory(own) or config.shuffle != "steps", NOT_BY_STEPS)
+    return own
 
 
 def batch_of(
