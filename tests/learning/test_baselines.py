@@ -40,6 +40,11 @@ def test_time_starts_anew_after_every_end():
     np.testing.assert_array_equal(time, [[0, 1, 0, 1, 0], [0, 0, 1, 2, 3]])
 
 
+def test_episodes_of_one_step_are_all_at_their_start():
+    ends = np.ones((3, 2, 1), bool)
+    np.testing.assert_array_equal(time_in_episode(ends, np.zeros_like(ends)), np.zeros((3, 2, 1)))
+
+
 def test_linear_target_is_fitted_exactly():
     obs, time, valid = lanes()
     features = linear_features(obs, 12 * time, valid)
