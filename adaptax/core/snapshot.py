@@ -107,11 +107,11 @@ class Snapshots:
             raise SnapshotError(f"snapshot {path} is not of this run")
         try:
             return _read(path)
-        except OSError as error:  # of files that are as they were written
-            raise _unread(path, error) from error
         except MemoryError as error:
             raise AdaptaxError(f"snapshot {path} does not fit into memory") from error
         except Exception as error:  # whatever NumPy makes of files that it has not written
+            if isinstance(error, OSError) and not isinstance(error, GONE):
+                raise _unread(path, error) from error  # they are as they were written
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
     def newest(self) -> Iterator[tuple[int, PyTree]]:

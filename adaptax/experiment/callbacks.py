@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
-from adaptax.core.snapshot import PLAIN, unfit
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
@@ -181,6 +180,8 @@ class Callbacks:
 
     def save(self) -> dict[str, Any]:
         """What a snapshot keeps of each, by name."""
+        from adaptax.core.snapshot import PLAIN, unfit
+
         saved = {name: callback.save() for name, callback in self._named().items()}
         for name, state in saved.items():
             wrong = unfit(state)
