@@ -47,7 +47,7 @@ demo: $(STAMP) ## Meta-train, adapt and evaluate on MuJoCo in about two minutes;
 	$(BIN)/adaptax plot pretrained:point-goal --out runs/demo/point-goal.png
 
 test: export XLA_FLAGS += $(QUICK_COMPILER)
-test: $(STAMP) ## The tests, ten to fourteen minutes on two cores
+test: $(STAMP) ## The tests, about ten minutes on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # Suites whose physics is in the program have to give the same without a compiler for it.

@@ -46,6 +46,7 @@ def test_the_packages_entry_points_are_those_of_the_example():
     assert shown.strip() in re.sub(r" #.*", "", file)
 
 
+@pytest.mark.slow
 def test_the_code_of_own_networks_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "networks.md").read_text()

@@ -65,6 +65,7 @@ def test_a_run_goes_on_to_its_end_whatever_becomes_of_its_output(tmp_path, place
     assert done.stderr is None or done.stderr == "adaptax: warning: something\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_does_not_end_a_run(tmp_path):
     run_dir = tmp_path / "run"
     with subprocess.Popen(

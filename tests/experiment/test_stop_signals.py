@@ -76,7 +76,7 @@ class Busy:
         return err
 
 
-@pytest.mark.parametrize("how", ["call_back", "compute"])
+@pytest.mark.parametrize("how", ["call_back", pytest.param("compute", marks=pytest.mark.slow)])
 def test_a_second_ctrl_c_ends_a_run_that_is_busy_and_leaves_the_last_snapshot(tmp_path, how):
     err = Busy(tmp_path, how, at=3).interrupt()
     again = "`Trainer(config, algorithm, suite).resume()` goes on from iteration 2"

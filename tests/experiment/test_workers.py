@@ -62,6 +62,7 @@ def test_two_workers_train_the_same_agent(in_process, tmp_path):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_run_with_two_workers_resumes_in_mid_episode_bit_for_bit(in_process, tmp_path):
     run_dir = tmp_path / "run"
     train(run_dir, num_workers=2, num_iterations=2)

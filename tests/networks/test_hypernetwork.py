@@ -148,9 +148,8 @@ def test_algorithms_take_them_and_padding_changes_nothing(name, kind):
     check_padding_counts_for_nothing(lambda spec: make_algorithm(name, spec, **settings))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("rl2-ppo"), pytest.param("varibad", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rl2-ppo", "varibad"])
 def test_a_run_with_generated_weights_goes_on_as_if_nothing_had_happened(name, tmp_path):
     heads = {"kind": "generated", "hidden_sizes": (3,), "init": "kaiming"}
     config = check_goes_on_as_if_nothing_had_happened(

@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("engine", ["compiled", "host"])
+@pytest.mark.parametrize("engine", [pytest.param("compiled", marks=pytest.mark.slow), "host"])
 def test_a_lane_that_stands_still_keeps_what_it_remembers(engine):
     """Trials of several lengths, then more episodes from what is remembered at their ends."""
     suite = replace(cliff_suite(), engine=engine)
