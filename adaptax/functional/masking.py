@@ -9,9 +9,13 @@ ROUNDING = 2e-6
 """Of a mean: what it may be off by in single precision, so that equal numbers seem to vary."""
 
 
+LEAST_VARIANCE = 1e-8
+"""Or the first reward of many zeros would be a huge one."""
+
+
 def usable_std(mean: jax.Array, variance: jax.Array) -> jax.Array:
-    """Standard deviations to divide by: 1 where numbers differ by no more than rounding."""
-    varies = variance > jnp.square(ROUNDING * mean)
+    """Standard deviations to divide by: 1 where numbers hardly vary, or by rounding alone."""
+    varies = variance > jnp.maximum(jnp.square(ROUNDING * mean), LEAST_VARIANCE)
     return jnp.where(varies, jnp.sqrt(variance), 1.0)
 
 

@@ -2,7 +2,12 @@ import jax
 import numpy as np
 import pytest
 
-from adaptax.functional.masking import masked_mean, masked_shift_positive, masked_standardize
+from adaptax.functional.masking import (
+    masked_mean,
+    masked_shift_positive,
+    masked_standardize,
+    usable_std,
+)
 
 X = np.array([[1.0, 2.0, 7.0], [5.0, 9.0, 9.0]], np.float32)
 MASK = np.array([[True, True, False], [True, False, False]])
@@ -67,3 +72,11 @@ def test_what_varies_little_is_standardized_all_the_same():
     x = 1000.0 + np.array([-0.01, 0.01], np.float32)
     exact = (x - x.mean(dtype=np.float64)) / x.std(dtype=np.float64)
     np.testing.assert_allclose(masked_standardize(x, np.full(2, True)), exact, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "std"),
+    [(0.0, 4.0, 2.0), (0.1, 1e-16, 1.0), (1000.0, 1e-6, 1.0), (1e-9, 1e-9, 1.0), (0.0, 0.0, 1.0)],
+)
+def test_what_hardly_varies_is_divided_by_1(mean, variance, std):
+    assert usable_std(jax.numpy.float32(mean), jax.numpy.float32(variance)) == std
