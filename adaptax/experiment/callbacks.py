@@ -161,12 +161,11 @@ class Callbacks:
         """With those that the trainer's settings name."""
         if not config.callbacks and not config.trackers and config.patience is None:
             return self
-        from adaptax.experiment.trackers import TRACKERS
+        from adaptax.experiment.trackers import trackers_of
 
         stopping = [] if config.patience is None else [EarlyStopping(config.patience)]
-        trackers = (TRACKERS[name]() for name in dict.fromkeys(config.trackers))
         installed = installed_callbacks(config.callbacks)
-        return Callbacks([*self._all, *installed, *stopping, *trackers])
+        return Callbacks([*self._all, *installed, *stopping, *trackers_of(config)])
 
     @property
     def one_by_one(self) -> bool:

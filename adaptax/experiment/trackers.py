@@ -30,6 +30,7 @@ from adaptax.experiment.run_dir import GROUP, writing
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
+    from adaptax.experiment.trainer_config import TrainerConfig
 
 PROJECT = "adaptax"
 """What runs are filed under, unless the tracker's own environment variable says otherwise."""
@@ -384,6 +385,11 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {
     "trackio": Trackio,
 }
 """What `--trackers` takes."""
+
+
+def trackers_of(config: TrainerConfig) -> list[Tracker]:
+    """One of each kind that the settings of a run name."""
+    return [TRACKERS[name]() for name in dict.fromkeys(config.trackers)]
 
 
 def row_figures(row: Row) -> Figures:

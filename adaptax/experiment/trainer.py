@@ -642,9 +642,9 @@ class Trainer:
 
     def tell_of_video(self, *paths: Path) -> None:
         """Tell the run's trackers of videos of it; the run is loaded."""
-        from adaptax.experiment.trackers import TRACKERS
+        from adaptax.experiment.trackers import trackers_of
 
-        trackers = Callbacks([TRACKERS[name]() for name in dict.fromkeys(self.config.trackers)])
+        trackers = Callbacks(trackers_of(self.config))
         with trackers.running(self):
             for path in paths:
                 trackers.on_video(self, path)

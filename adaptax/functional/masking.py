@@ -7,8 +7,6 @@ import jax.numpy as jnp
 
 ROUNDING = 2e-6
 """Of a mean: what it may be off by in single precision, so that equal numbers seem to vary."""
-
-
 LEAST_VARIANCE = 1e-8
 """Or the first reward of many zeros would be a huge one."""
 

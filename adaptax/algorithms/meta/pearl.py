@@ -551,11 +551,11 @@ class _Visit:
         On a z of the prior; with `infer_key`, after each round of `update_post_train` episodes, on
         one inferred from a random part of the context.
         """
-        rollouts, lengths = list[Rollout](), np.full(len(self.rings), self.pearl.spec.horizon)
+        actor, rollouts = self.pearl.actor(self.state), list[Rollout]()
+        lengths = np.full(len(self.rings), self.pearl.spec.horizon)
         missing = np.full(len(self.rings), num_steps)
         while (late := np.flatnonzero(missing > 0)).size:
             rings, lanes = self.rings[late], self.pearl.config.update_post_train
-            actor = self.pearl.actor(self.state)
             if infer_key is not None and rollouts:
                 key = jax.random.fold_in(infer_key, len(rollouts))
                 actor = self._informed(context, rings, key)
