@@ -67,7 +67,8 @@ class Algorithm(ABC, Generic[State, Data]):
     task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
     trained_episodes: int | None = None
-    """Episodes in a row on one task that it is trained on; None where that is no matter."""
+    """Episodes in a row on one task that it is trained on, as many adaptations and one; None where
+    that is no matter."""
     infers_from_history: ClassVar[bool] = False
     """Whether `adapt` takes all that it is given into account, however often it is called before,
     and not only the last rollout."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, check
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import check_task_count
 from adaptax.envs.suite import Suite
@@ -41,7 +41,8 @@ class EvaluatorConfig:
     episodes of one gradient step. By default what the algorithm adapts with, 1 for most, and 20
     where the suite has a single task."""
     num_episodes: int | None = None
-    """Episodes in a row on each task; by default what the suite's protocol says."""
+    """Episodes in a row on each task; by default what the suite's protocol says, or as many as the
+    algorithm is trained on where these are fewer."""
     num_exploration_episodes: int = 1
     """How many of these pass before the agent adapts for the first time, as it does after each one
     from then on. More than 1 is for those that infer their task from all episodes, as pearl."""
@@ -63,15 +64,8 @@ class Evaluator:
     def __init__(self, config: EvaluatorConfig, suite: Suite, seed: int) -> None:
         self.config, self.suite = config, suite
         self._num_exploration = config.num_exploration_episodes
-        self.num_episodes = config.num_episodes or suite.spec.trial_episodes
         asked = config.num_test_episodes
         self.num_test_episodes = suite.spec.test_episodes if asked is None else asked
-        in_all, exploration = self.num_episodes + self.num_test_episodes, self._num_exploration
-        check(
-            exploration == 1 or exploration < in_all,
-            f"num_exploration_episodes {exploration} leaves no episode of the {in_all} on a task "
-            "to act on what was seen: it must be less",
-        )
         listed = suite.test.tasks
         available = DEFAULT_NUM_TASKS if listed is None else len(listed)
         self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
@@ -91,7 +85,7 @@ class Evaluator:
         return {
             "num_tasks": self.num_tasks,
             "num_lanes": self._num_lanes(algorithm),
-            "num_episodes": self.num_episodes,
+            "num_episodes": self._num_episodes(algorithm),
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
             # Left out where it changes nothing, as runs have it that were recorded before it came.
@@ -104,7 +98,7 @@ class Evaluator:
         It can never fit into memory, or the algorithm does not adapt as it asks.
         """
         self._check_exploration(algorithm)
-        num_lanes, num_episodes = self._num_lanes(algorithm), self.num_episodes
+        num_lanes, num_episodes = self._num_lanes(algorithm), self._num_episodes(algorithm)
         horizon = self.suite.spec.horizon
         # Adaptation looks at all episodes before it, of the tasks that are run together.
         limit = self.suite.max_slots
@@ -129,7 +123,7 @@ class Evaluator:
         )
         self._check_exploration(algorithm)
         sampler = self._sampler
-        _warn_beyond_training(algorithm, self.num_episodes)
+        _warn_beyond_training(algorithm, self._num_episodes(algorithm))
         sampler.restart()
         listed = self.suite.test.tasks
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
@@ -144,6 +138,11 @@ class Evaluator:
         tested = Episodes.joined([Episodes.of(rollouts) for rollouts in test]) if test[0] else None
         available = None if listed is None else len(listed)
         return Evaluation(tasks, every, tested, available, self.suite.held_out)
+
+    def _num_episodes(self, algorithm: Algorithm[Any, Any]) -> int:
+        """Episodes in a row on each task."""
+        protocol, trained = self.suite.spec.trial_episodes, algorithm.trained_episodes
+        return self.config.num_episodes or min(protocol, trained or protocol)
 
     def _num_lanes(self, algorithm: Algorithm[Any, Any]) -> int:
         """Lanes on each task."""
@@ -160,7 +159,7 @@ class Evaluator:
         num_lanes = self._num_lanes(algorithm)
         actor = algorithm.actor(state, deterministic=config.deterministic)
         history: list[Rollout] = []
-        for episode in range(self.num_episodes):
+        for episode in range(self._num_episodes(algorithm)):
             if episode >= self._num_exploration:
                 actor = algorithm.adapt(state, actor, history, deterministic=config.deterministic)
             history.append(sampler.episodes(actor, tasks, num_lanes, 1))
@@ -171,11 +170,20 @@ class Evaluator:
         return history, test
 
     def _check_exploration(self, algorithm: Algorithm[Any, Any]) -> None:
-        if self._num_exploration > 1 and not algorithm.infers_from_history:
-            raise ConfigError(
-                f"num_exploration_episodes {self._num_exploration}: {algorithm.name} does not "
-                "infer its task from all episodes so far and has to adapt after each: it must be 1"
-            )
+        exploration = self._num_exploration
+        if exploration == 1:
+            return
+        in_all = self._num_episodes(algorithm) + self.num_test_episodes
+        check(
+            exploration < in_all,
+            f"num_exploration_episodes {exploration} leaves no episode of the {in_all} on a task "
+            "to act on what was seen: it must be less",
+        )
+        check(
+            algorithm.infers_from_history,
+            f"num_exploration_episodes {exploration}: {algorithm.name} does not infer its task "
+            "from all episodes so far and has to adapt after each: it must be 1",
+        )
 
     def abandon(self) -> None:
         """Give up an evaluation that a fault has ended."""

@@ -42,7 +42,8 @@ class VideoConfig:
     """Which of the held-out tasks, counted from 0; None: the first, of each class if there are
     several, up to MOST_FILMS of them."""
     num_episodes: int | None = None
-    """Episodes in a row before the one after adaptation; by default as in the run's evaluations."""
+    """Episodes in a row before the one after adaptation; by default as many as come before the last
+    one of the run's evaluations."""
     stride: int = 4
     """Steps from one picture to the next."""
     size: int = 240
@@ -178,8 +179,9 @@ def _two_episodes(
     tasks = (_task(sampler, number),)
     actor = algorithm.actor(state, deterministic=config.deterministic)
     history: list[Rollout] = []
-    evaluated = trainer.config.evaluation.num_episodes or suite.spec.trial_episodes
-    num_episodes = config.num_episodes or evaluated
+    protocol = trainer.protocol()
+    evaluated = protocol["num_episodes"] - (protocol["num_test_episodes"] == 0)
+    num_episodes = config.num_episodes or max(evaluated, 1)
     episodes = []
     try:
         for k in range(num_episodes + 1):

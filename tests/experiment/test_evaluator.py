@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import jax
@@ -12,7 +13,7 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task, TaskList, TaskRange
-from adaptax.experiment.build import make_suite
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluation import Episodes, Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.statistics import bootstrap_interval
@@ -36,6 +37,8 @@ class Heading(Memoryless):
 
 class Seeker(Algorithm):
     """Stays at first and heads for the goal once it may adapt; keeps what it was given then."""
+
+    name = "seeker"
 
     def __init__(self, spec, goals) -> None:
         super().__init__(None, spec)
@@ -165,12 +168,17 @@ def test_episodes_of_exploration_pass_before_the_first_adaptation(number):
 
 def test_exploration_that_leaves_nothing_or_that_an_algorithm_has_no_use_for_is_refused():
     suite = cliff_suite()
-    with pytest.raises(ConfigError, match="3 leaves no episode of the 3 on a task"):
-        Evaluator(replace(CONFIG, num_exploration_episodes=3), suite, 0)
-    evaluator = Evaluator(replace(CONFIG, num_exploration_episodes=2), suite, 0)
-    for check in (evaluator.check_size, lambda algorithm: evaluator.evaluate(algorithm, {})):
-        with pytest.raises(ConfigError, match="nop does not infer its task from all episodes"):
-            check(nop(suite))
+    nothing, no_use = (
+        Evaluator(replace(CONFIG, num_exploration_episodes=number), suite, 0) for number in (3, 2)
+    )
+    for evaluator, why in (
+        (nothing, "3 leaves no episode of the 3 on a task"),
+        (no_use, "nop does not infer its task from all episodes"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            evaluator.check_size(nop(suite))
+        with pytest.raises(ConfigError, match=why):
+            evaluator.evaluate(nop(suite), {})
 
 
 def test_adaptation_shows_in_the_returns_by_episode():
@@ -304,10 +312,32 @@ def test_by_default_there_are_20_tasks_or_all_of_fewer(held_out, used):
     assert Evaluator(EvaluatorConfig(), cliff_suite(held_out), 0).num_tasks == used
 
 
-def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says():
+@pytest.mark.parametrize(
+    ("trained", "asked", "used"), [(None, None, 3), (2, None, 2), (5, None, 3), (2, 4, 4)]
+)
+def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says_or_fewer_if_trained_so(
+    trained, asked, used
+):
     suite = make_suite("point-goal")
     assert suite.spec.trial_episodes == 3
-    assert Evaluator(EvaluatorConfig(), suite, 0).num_episodes == 3
+    algorithm = nop(suite)
+    algorithm.trained_episodes = trained
+    evaluator = Evaluator(EvaluatorConfig(num_tasks=1, num_episodes=asked), suite, 0)
+    assert evaluator.protocol(algorithm)["num_episodes"] == used
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert evaluator.evaluate(algorithm, {}).returns.shape == (1, used)
+    assert len(warned) == (asked is not None)
+
+
+@pytest.mark.parametrize("name", ["promp", "trpo-maml", "vpg-maml", "dice-maml"])
+@pytest.mark.parametrize("num_inner_steps", [1, 2, 3])
+def test_the_maml_family_is_judged_after_as_many_steps_as_it_trains_for(name, num_inner_steps):
+    suite = make_suite("point-goal")
+    settings = {"num_inner_steps": num_inner_steps, "num_episodes": 2}
+    algorithm = make_algorithm(name, suite.spec, **settings)
+    used = Evaluator(EvaluatorConfig(), suite, 0).protocol(algorithm)["num_episodes"]
+    assert used == min(num_inner_steps + 1, suite.spec.trial_episodes)
 
 
 def test_tasks_that_cannot_be_listed_are_drawn_the_same_every_time():

@@ -231,14 +231,17 @@ def test_a_film_is_of_the_episodes_of_the_runs_evaluations(class_run, monkeypatc
             played.append(args)
             return super().episodes(*args)
 
-    flags = [*QUICK, "--algorithm.num-lanes", "2", "--overwrite", "--evaluation.num-episodes", "3"]
-    cli.main(["train", "nop", "lamps", *flags])
     monkeypatch.setattr(video, "Sampler", Counting)
+    flags = [*QUICK, "--algorithm.num-lanes", "2", "--overwrite", "--evaluation.num-episodes", "3"]
     film = ["video", "run", "--stride", "2", "--size", "60", "--task", "0"]
-    cli.main(film)
-    assert len(played) == 3 + 1
-    cli.main([*film, "--num-episodes", "2"])
-    assert len(played) == 3 + 1 + 2 + 1
+    for num_test, before in (("0", 2), ("1", 3)):
+        cli.main(["train", "nop", "lamps", *flags, "--evaluation.num-test-episodes", num_test])
+        played.clear()
+        cli.main(film)
+        assert len(played) == before + 1
+    played.clear()
+    cli.main([*film, "--num-episodes", "4"])
+    assert len(played) == 4 + 1
 
 
 def test_as_many_classes_are_filmed_as_a_page_holds_each_under_a_name_of_its_own():

@@ -61,6 +61,7 @@ class VPGMAML(Algorithm[State, Data]):
     ) -> None:
         super().__init__(config, spec, networks or default_policy(config, spec))
         self.lanes_per_task = config.num_episodes
+        self.trained_episodes = config.num_inner_steps + 1
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
