@@ -32,7 +32,7 @@ from turns import bound, command_line, read_json, write_json
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.files import replacing
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, after_adaptation, read_rows
 from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
 from adaptax.experiment.statistics import student_interval
 
@@ -131,8 +131,8 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> Non
         "recipe": recipe.name,
         "suite": suite,
         "seed": seed,
-        "return": rows[-1]["episodes"][-1]["return_mean"],
-        "curve": [[row["num_steps"], row["episodes"][-1]["return_mean"]] for row in rows],
+        "return": after_adaptation(rows[-1])["return_mean"],
+        "curve": [[row["num_steps"], after_adaptation(row)["return_mean"]] for row in rows],
         "num_steps": last["num_steps"],
         "processor_seconds": processor_seconds,
         "settings": settings_of(recipe),

@@ -64,8 +64,9 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends a run whose evaluations do not get better any more.
 
-    An evaluation is better where the mean return of its last episode is more than `min_gain` above
-    the best before; after `patience` in a row that are not, the run ends.
+    An evaluation is better where its mean return after adaptation, of its test episodes or else of
+    the last one, is more than `min_gain` above the best before; after `patience` in a row that are
+    not, the run ends.
     """
 
     def __init__(self, patience: int = 5, min_gain: float = 0.0) -> None:
@@ -82,7 +83,9 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, run: Trainer, row: Row) -> None:
         """Count."""
-        figure = row["episodes"][-1]["return_mean"]
+        from adaptax.experiment.logger import after_adaptation
+
+        figure = after_adaptation(row)["return_mean"]
         if figure > self.best + self.min_gain:
             self.best, self.num_worse = figure, 0
         else:

@@ -32,7 +32,7 @@ def card(
     """
     first, row = evaluations[0], evaluations[-1]
     # A run that was resumed may have another protocol from there on.
-    sizes = [(len(r["episodes"]), r["num_tasks"]) for r in (first, row)]
+    sizes = [(len(r["episodes"]), "test" in r, r["num_tasks"]) for r in (first, row)]
     compares = sizes[0] == sizes[1] and first["iteration"] == 0 != row["iteration"]
     before = first if compares else None
     parts = [
@@ -48,8 +48,8 @@ def card(
 def _front_matter(config: dict[str, Any], row: Row, name: str) -> str:
     """The YAML; its texts are written as JSON, which YAML reads."""
     algorithm, suite = config["algorithm"]["name"], config["suite"]["name"]
-    episodes = row["episodes"]
-    which = {f"episode {e['index']}": e for e in (episodes[0], episodes[-1])}
+    episodes = _named_episodes(row)
+    which = {name: episodes[name] for name in (next(iter(episodes)), next(reversed(episodes)))}
     lines = [
         "---",
         "library_name: adaptax",
@@ -119,20 +119,28 @@ def _figures(row: Row, before: Row | None) -> str:
     columns = ["episode", "return", *(["before training"] if before else [])]
     columns += ["success"] if success else []
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    for i, episode in enumerate(row["episodes"]):
-        cells = [str(episode["index"]), _cell(episode, "return")]
-        cells += [_cell(before["episodes"][i], "return")] if before else []
+    untrained = _named_episodes(before) if before else {}
+    for words, episode in _named_episodes(row).items():
+        cells = [words.removeprefix("episode "), _cell(episode, "return")]
+        cells += [_cell(untrained[words], "return")] if untrained else []
         cells += [_cell(episode, "success")] if success else []
         lines.append(f"| {' | '.join(cells)} |")
     on = f"{row['num_tasks']} {tasks_in_words(row)}"
     table = "\n".join(lines)
+    tested = ", and of test episodes of what they led to" if "test" in row else ""
     return f"""## Figures
 
-Mean return of each episode in a row on {on}, evaluated at iteration
-{row["iteration"]}, with 95 % intervals over {row["interval_over"]}:
+Mean return of each episode in a row on {on}{tested}, evaluated at
+iteration {row["iteration"]}, with 95 % intervals over {row["interval_over"]}:
 
 {table}
 """
+
+
+def _named_episodes(row: Row) -> dict[str, Any]:
+    """The figures of each episode in a row, and of the test episodes, in words."""
+    named = {f"episode {episode['index']}": episode for episode in row["episodes"]}
+    return {**named, "test episodes": row["test"]} if "test" in row else named
 
 
 def _training(config: dict[str, Any], row: Row, progress: Sequence[Row]) -> str:

@@ -28,7 +28,7 @@ from adaptax.experiment.curves import (
     score_curve,
     tasks_of,
 )
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation, read_rows
 from adaptax.experiment.provenance import differences_between
 from adaptax.experiment.statistics import (
     Drawn,
@@ -150,7 +150,7 @@ def _check_scored(run: Run, metric: Metric) -> None:
             "--evaluation-interval"
         )
     for row in run.evaluations:
-        last = row.get("test", row["episodes"][-1])
+        last = after_adaptation(row)
         tells = isinstance(last, dict) and has_interval(last, metric)
         known = all(episode["return_mean"] is not None for episode in row["episodes"])
         if not tells or not known or last[f"{metric}_mean"] is None:

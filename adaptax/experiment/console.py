@@ -18,7 +18,7 @@ class Forgiving:
         """Write what can be written."""
         with _forgiven(self._stream):
             if self._stream is not None:
-                self._stream.write(text)
+                self._stream.write(_printable(text, self._stream))
         return len(text)
 
     def flush(self) -> None:
@@ -29,6 +29,15 @@ class Forgiving:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _printable(text: str, stream: TextIO) -> str:
+    """The text with escapes for the letters that a stream's encoding lacks."""
+    encoding = getattr(stream, "encoding", None)
+    try:
+        return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
+    except LookupError:
+        return text
 
 
 def say(line: str, stream: TextIO | None) -> None:

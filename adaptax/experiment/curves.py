@@ -14,7 +14,7 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.build import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation, read_rows
 from adaptax.experiment.progress import episode_returns
 from adaptax.experiment.run_dir import read_config
 from adaptax.experiment.statistics import student_interval
@@ -256,12 +256,6 @@ def score_curve(run: Run, metric: str) -> Curve:
     """Return or success after adaptation over steps: of the test episodes, or of the last one."""
     steps = [row["num_steps"] for row in run.evaluations]
     return _curve(steps, [after_adaptation(row) for row in run.evaluations], metric)
-
-
-def after_adaptation(row: Row) -> dict[str, Any]:
-    """The figures of an evaluation that count: of the test episodes, or of the last one."""
-    figures: dict[str, Any] = row.get("test", row["episodes"][-1])
-    return figures
 
 
 def adaptation_curve(row: Row, metric: str = "return") -> Curve:

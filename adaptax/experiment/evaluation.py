@@ -10,6 +10,7 @@ import numpy as np
 
 from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
+from adaptax.experiment.logger import after_adaptation
 from adaptax.experiment.packaged_protocol import packaged_success
 from adaptax.experiment.statistics import bootstrap_interval, mean_score, scores_interval
 
@@ -234,10 +235,11 @@ def tasks_in_words(row: dict[str, Any]) -> str:
 
 def evaluation_in_words(row: dict[str, Any], seconds: float) -> str:
     """A line about the row of an evaluation that took so long."""
-    first, last = row["episodes"][0], row["episodes"][-1]
+    first, last = row["episodes"][0], after_adaptation(row)
     figure = f"return {_with_interval(last, 'return')}"
-    if len(row["episodes"]) > 1:
-        figure += f" in episode {last['index']} (first {first['return_mean']:.4g})"
+    if last is not first:
+        which = "the test episodes" if "test" in row else f"episode {last['index']}"
+        figure += f" in {which} (first {first['return_mean']:.4g})"
     parts = [figure, f"{seconds:.1f} s"]
     if last["success_mean"] is not None:
         parts.insert(1, f"success {_with_interval(last, 'success')}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.logger import after_adaptation
 from adaptax.experiment.provenance import provenance
 from adaptax.experiment.trainer import Trainer
 
@@ -112,7 +113,7 @@ def _print_classes(console: Any, report: dict[str, Any]) -> None:
         if packaged:
             table.add_column("packaged evaluator", justify="right")
         for name, figures in {**report["classes"], "all": report}.items():
-            last = figures.get("test", figures["episodes"][-1])
+            last = after_adaptation(figures)
             cells = [name, *(_cell(last, n, between) for n in ("success", "final_success"))]
             if packaged:
                 cells.append(f"{packaged['classes'].get(name, packaged['success_mean']):.2f}")

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -150,6 +150,12 @@ def newest_row(path: Path) -> Row | None:
 def read_rows(path: Path) -> list[Row]:
     """The complete rows of a log file, none where it does not exist (yet)."""
     return [row for _, row in _lines(path)] if path.exists() else []
+
+
+def after_adaptation(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an evaluation that count: of the test episodes, or of the last one."""
+    figures: dict[str, Any] = row.get("test", row["episodes"][-1])
+    return figures
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:

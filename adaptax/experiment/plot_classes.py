@@ -11,7 +11,7 @@ import numpy as np
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.curves import SMOOTHING, checked_rows, has_interval, is_figure
 from adaptax.experiment.evaluation import tasks_in_words
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row
+from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation
 from adaptax.experiment.plot import COLOURS, save_picture
 from adaptax.experiment.run_dir import refuse_links
 from adaptax.experiment.statistics import student_interval
@@ -74,7 +74,7 @@ def _is_class(figures: Any) -> bool:
     episodes = figures.get("episodes") if isinstance(figures, dict) else None
     if not isinstance(episodes, list) or not episodes:
         return False
-    last = figures.get("test", episodes[-1])
+    last = after_adaptation(figures)
     return isinstance(last, dict) and has_interval(last, "success")
 
 
@@ -96,7 +96,7 @@ def held_out_bars(row: Row) -> dict[str, Bar]:
     """Success of each class after adaptation, of one run."""
     bars = {}
     for name, figures in row["classes"].items():
-        last = figures.get("test", figures["episodes"][-1])
+        last = after_adaptation(figures)
         low, high = last["success_ci"] or 2 * [last["success_mean"]]
         bars[name] = (last["success_mean"], low, high)
     return bars

@@ -22,7 +22,7 @@ Interval = tuple[np.ndarray, np.ndarray]
 Drawn = Literal["runs", "runs and tasks", "runs within tasks"]
 StatisticName = Literal["mean", "median", "interquartile_mean"]
 MOST_DRAWN = 1_000_000
-"""Comparisons of numbers that a bootstrap has in memory at a time."""
+"""Numbers, or comparisons of two, that a bootstrap has in memory at a time."""
 
 
 def interquartile_mean(x: np.ndarray, axis: int | None = None) -> np.ndarray:
@@ -52,10 +52,11 @@ def bootstrap_interval(
     check(x.ndim in (1, 2) and len(x) > 0, f"expected values [n] or [n, E], not {list(x.shape)}")
     measure = _statistic(statistic)
     rng = named_generator(seed, "statistics", "bootstrap")
-    index = rng.integers(len(x), size=(num_resamples, len(x)))
-    columns = x.reshape(len(x), -1).T
-    draws = np.stack([measure(column[index], axis=1) for column in columns], axis=-1)
-    return _percentiles(draws.reshape(num_resamples, *x.shape[1:]), confidence)
+    columns, size, draws = x.reshape(len(x), -1).T, max(1, MOST_DRAWN // len(x)), []
+    for start in range(0, num_resamples, size):
+        index = rng.integers(len(x), size=(min(size, num_resamples - start), len(x)))
+        draws.append(np.stack([measure(column[index], axis=1) for column in columns], axis=-1))
+    return _percentiles(np.concatenate(draws).reshape(num_resamples, *x.shape[1:]), confidence)
 
 
 def mean_score(scores: np.ndarray) -> np.ndarray:

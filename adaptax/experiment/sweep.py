@@ -38,12 +38,12 @@ from adaptax.experiment.build import (
 )
 from adaptax.experiment.comparison import Metric
 from adaptax.experiment.console import say, shell_command
-from adaptax.experiment.curves import after_adaptation, is_figure
+from adaptax.experiment.curves import is_figure
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.group import Group, checked_seeds
 from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.jobs import Ended, Jobs, jobs
-from adaptax.experiment.logger import EVALUATIONS, read_rows
+from adaptax.experiment.logger import EVALUATIONS, after_adaptation, read_rows
 from adaptax.experiment.member import Spec, folders_of, has_begun, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
 from adaptax.experiment.run_dir import SWEEP, locked, make_run_dir, writing

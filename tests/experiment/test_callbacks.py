@@ -176,6 +176,14 @@ def test_early_stopping_counts_evaluations_without_a_better_one():
     assert ended_after(EarlyStopping(2, min_gain=0.5), [1.0, 1.1, 1.2, 1.3])[0] == 3
 
 
+def test_early_stopping_looks_at_test_episodes_where_there_are_any():
+    run, stopping = Scripted(), EarlyStopping(1)
+    for tested, in_a_row in ((1.0, 9.0), (2.0, 8.0)):
+        test = {"return_mean": tested}
+        stopping.on_evaluation(run, {"episodes": [{"return_mean": in_a_row}], "test": test})
+    assert run.why is None and stopping.best == 2.0
+
+
 @pytest.mark.parametrize("settings", [{"patience": 0}, {"min_gain": -1.0}])
 def test_early_stopping_refuses_what_makes_no_sense(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task, TaskList, TaskRange
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.evaluation import Episodes, Evaluation
+from adaptax.experiment.evaluation import Episodes, Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.experiment.statistics import bootstrap_interval
 from adaptax.sampling.actors import Memoryless
@@ -364,3 +365,17 @@ def test_lanes_are_those_that_the_algorithm_adapts_with_unless_told(collected):
         config = EvaluatorConfig(num_tasks=NUM_TASKS, num_lanes=num_lanes, num_episodes=1)
         Evaluator(config, suite, 0).evaluate(algorithm, {})
         assert collected[-1].valid.shape[:2] == (NUM_TASKS, expected)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [(0, r"in episode 3 \(first -[\d.]+\)"), (2, r"in the test episodes \(first -[\d.]+\)")],
+)
+def test_the_line_about_an_evaluation_tells_what_counts(test, words):
+    suite = cliff_suite()
+    evaluator = Evaluator(replace(CONFIG, num_test_episodes=test), suite, 0)
+    row = {"iteration": 7, **evaluator.evaluate(nop(suite), {}).row()}
+    line = evaluation_in_words(row, 1.0)
+    assert re.search(words, line)
+    last = row["test"] if test else row["episodes"][-1]
+    assert f": return {last['return_mean']:.4g} [" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from adaptax.experiment.console import say
 from adaptax.experiment.logger import read_rows
 
 NUM_ITERATIONS = 30
@@ -92,3 +94,13 @@ def test_an_error_that_cannot_be_said_is_still_told_by_the_exit_code(tmp_path):
     with ExitStack() as stack:
         done = subprocess.run(program(tmp_path / "run", "--seed", "x"), stderr=full_disk(stack))
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", r"wrote caf\xe9-\u96ea"), ("utf-8", "wrote café-雪")]
+)
+def test_letters_that_the_output_lacks_are_escaped_and_no_line_is_lost(encoding, shown):
+    out = io.BytesIO()
+    stream = io.TextIOWrapper(out, encoding=encoding, write_through=True)
+    say("wrote café-雪", stream)
+    assert out.getvalue().decode(encoding) == f"{shown}\n"

@@ -125,11 +125,11 @@ def test_the_card_has_the_evaluation_of_the_weights_as_the_hub_reads_it(export):
     row = read_rows(export / "evaluations.jsonl")[-1]
     assert row["iteration"] == 4
     metrics = {metric["name"]: metric for metric in result["metrics"]}
-    for name, which in (("1", 0), ("3", -1)):
+    for name, which in (("1", 0), ("2", -1)):
         metric = metrics[f"mean return in episode {name}"]
         assert metric["type"] == "mean_reward"
         assert metric["value"] == pytest.approx(row["episodes"][which]["return_mean"], abs=1e-4)
-    assert f"| 3 | {row['episodes'][-1]['return_mean']:.2f} [" in rest
+    assert f"| 2 | {row['episodes'][-1]['return_mean']:.2f} [" in rest
     assert "adaptax train rl2-ppo point-goal" in rest
 
 
@@ -145,6 +145,22 @@ def test_a_card_has_no_column_of_before_by_another_protocol(run_dir, tmp_path, c
     text = (adaptax.export_run(copy, tmp_path / "my export") / "README.md").read_text()
     assert "| episode | return |" in text and "before training" not in text
     assert "adaptax import 'my export' 'runs/my export'\n" in text
+
+
+def test_the_card_has_the_test_episodes_where_there_are_any(run_dir):
+    config = json.loads((run_dir / "config.json").read_text())
+    evaluations, progress = (
+        read_rows(run_dir / name) for name in ("evaluations.jsonl", "progress.jsonl")
+    )
+    figures = evaluations[-1]["episodes"][-1]
+    for row, value in ((evaluations[0], -9.0), (evaluations[-1], -1.5)):
+        row["test"] = {**figures, "return_mean": value, "return_ci": None, "num_episodes": 3}
+    text = card(config, evaluations, progress, "agent", ())
+    assert "value: -1.5000\n      name: mean return in test episodes" in text
+    assert "mean return in episode 2" not in text
+    assert "| test episodes | -1.50 | -9.00 |" in text
+    del evaluations[0]["test"]
+    assert "before training" not in card(config, evaluations, progress, "agent", ())
 
 
 def test_the_card_says_what_no_command_trains(run_dir, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 
 from adaptax.core.errors import ConfigError
+from adaptax.experiment import statistics
 from adaptax.experiment.statistics import (
     bootstrap_interval,
     interquartile_mean,
@@ -31,6 +32,14 @@ def test_interquartile_mean_is_scipys_trimmed_mean(n):
 
 def test_interquartile_mean_ignores_the_outer_quarters():
     assert interquartile_mean(np.array([-1e9, 1.0, 2.0, 1e9])) == 1.5
+
+
+@pytest.mark.parametrize("n", [1, 7, 50, 333])
+def test_a_bootstrap_in_parts_is_the_same_as_in_one(n, monkeypatch):
+    x = normal(n, 2)
+    whole = bootstrap_interval(x, num_resamples=100)
+    monkeypatch.setattr(statistics, "MOST_DRAWN", 101)
+    np.testing.assert_array_equal(bootstrap_interval(x, num_resamples=100), whole)
 
 
 @pytest.mark.parametrize(
