@@ -68,7 +68,8 @@ def measure(options: argparse.Namespace) -> None:
         for recipe, suite in pairs(options)
         for seed in options.seeds
     ]
-    run_on_cores(options.cores, [job for job in work if run_of(job[0], job[3]) is None], one_run)
+    missing = [(*job, options.resume) for job in work if run_of(job[0], job[3]) is None]
+    run_on_cores(options.cores, missing, one_run)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -118,15 +119,23 @@ def run_on_cores(cores: list[int], work: list[Any], run: Callable[..., None]) ->
         list(threads.map(on_a_core, work))
 
 
-def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path) -> None:
-    """Train as a person would, and keep the last evaluation."""
+def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path, resume: bool) -> None:
+    """Train as a person would, and keep the last evaluation.
+
+    The time of a run that was cut off and is resumed is that of its iterations, without starts and
+    evaluations.
+    """
     run_dir = RUNS / path.stem
+    resume = resume and any(run_dir.glob("snapshots/*.json"))
     own = [] if recipe.about.by_default else ["--recipe", recipe.name]
     words = ["train", recipe.about.algorithm, suite, *own, "--seed", str(seed)]
-    command = [sys.executable, "-m", "adaptax", *words, "--run-dir", str(run_dir), "--overwrite"]
-    _, processor_seconds = finished([*bound(core), *command, "--quiet"])
+    whole = [*words, "--run-dir", str(run_dir), "--overwrite", "--quiet"]
+    command = [sys.executable, "-m", "adaptax", *(["resume", str(run_dir)] if resume else whole)]
+    _, processor_seconds = finished([*bound(core), *command])
     config = json.loads((run_dir / "config.json").read_text())
     last, rows = read_rows(run_dir / PROGRESS)[-1], read_rows(run_dir / EVALUATIONS)
+    if resume:
+        processor_seconds = round(last["seconds"], 1)
     figures = {
         "recipe": recipe.name,
         "suite": suite,
@@ -222,6 +231,9 @@ def measured(recipe: Recipe, suite: str) -> Measured | None:
 def main() -> None:
     """See the head of this file."""
     parser, commands = command_line(__doc__, measure, peers, write)
+    commands["measure"].add_argument(
+        "--resume", action="store_true", help="go on with runs in runs/recipes that were cut off"
+    )
     for command in (commands["measure"], commands["peers"]):
         command.add_argument("names", nargs="*")
         command.add_argument("--suites", nargs="+", default=[])
