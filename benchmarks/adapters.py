@@ -1,6 +1,6 @@
 """Environment steps a second of the adapters beside their packages' own loops, random actions.
 
-    python benchmarks/adapters.py
+    python benchmarks/adapters.py [--out results/adapters.json]
 
 Both are compiled loops over the same lanes in this process, taken in turn; the best of five
 repeats each, by the processor's time and by the clock's. The package's own is a scan of its `step`,
@@ -9,6 +9,7 @@ which starts lanes again where they end, and keeps observations and rewards.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -108,7 +109,10 @@ def measured(name: str, theirs: Callable[[], object]) -> dict[str, dict[str, flo
 
 
 def main() -> None:
-    """One line an environment, and all of it in results/adapters.json."""
+    """One line an environment, and all of it in a file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    out = parser.parse_args().out
     keep_freed_memory()
     pairs = {
         f"gymnax:{env_id}": of_gymnax(env_id) for env_id in ("CartPole-v1", "Breakout-MinAtar")
@@ -120,7 +124,7 @@ def main() -> None:
     about = provenance(make_suite("gymnax:CartPole-v1"))
     about.pop("task_set")
     shape = {"num_lanes": NUM_LANES, "num_steps": NUM_STEPS, "num_repeats": NUM_REPEATS}
-    RESULTS.write_text(json.dumps({**shape, **about, "steps_a_second": suites}, indent=2) + "\n")
+    out.write_text(json.dumps({**shape, **about, "steps_a_second": suites}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

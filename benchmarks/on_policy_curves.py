@@ -7,6 +7,7 @@ writes results/on_policy/curves.json and docs/figures/on_policy_curves.png.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def plot(curves: dict[str, list[list[float | None]]], path: Path) -> None:
 
 def main() -> None:
     """See the head of this file."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # --help, and no misspelt flag
     curves = {name: [curve(name, seed) for seed in SEEDS] for name in NAMES}
     suite = make_suite("cartpole")
     settings = {name: to_dict(make_algorithm(name, suite.spec).config) for name in NAMES}

@@ -1,10 +1,10 @@
 """Inner adaptation: what a policy-gradient step descends, and the step, both to be differentiated.
 
 A meta-gradient goes through the step and so through the objective's second derivative, in which
-objectives with equal gradients differ: the likelihood ratio keeps its score-squared terms
-(Rothfuss et al. 2019, "ProMP", arXiv 1810.06784, section 4), the plain log-likelihood loses them,
-and DiCE's is unbiased (Foerster et al. 2018, arXiv 1802.05098). The plain one is
-`policy_losses.policy_gradient_loss`.
+objectives whose expected gradients point the same way differ: the likelihood ratio keeps its
+score-squared terms (Rothfuss et al. 2019, "ProMP", arXiv 1810.06784, section 5), the plain
+log-likelihood loses them, and DiCE's is unbiased (Foerster et al. 2018, arXiv 1802.05098). The
+plain one is `policy_losses.policy_gradient_loss`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def likelihood_ratio_loss(
     """-rho A, same shape; rho the joint ratio to the policy that acted.
 
     Where both are the same policy, its first two derivatives are those of the low-variance
-    curvature objective (Rothfuss et al. 2019, eq. 11).
+    curvature objective (Rothfuss et al. 2019, section 5).
     """
     return -jnp.exp(log_prob - old_log_prob) * advantage
 

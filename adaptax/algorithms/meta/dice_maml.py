@@ -41,7 +41,8 @@ class DICEMAMLConfig(VPGMAMLConfig):
     """DICE-MAML; defaults are ProMP's for it."""
 
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "dice"
-    """What an inner step descends; equal gradients, different second derivatives."""
+    """What an inner step descends: expected gradients point the same way, second derivatives
+    differ."""
     outer_objective: Literal["dice", "log_likelihood"] = "dice"
     """What the outer step descends, of the policy after adaptation."""
 

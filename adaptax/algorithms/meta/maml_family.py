@@ -55,7 +55,8 @@ class MAMLConfig(ProcessorConfig):
     learn_inner_lr: bool = False
     """Whether every array of parameters learns an inner step size of its own."""
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "likelihood_ratio"
-    """What an inner step descends; equal gradients, different second derivatives."""
+    """What an inner step descends: expected gradients point the same way, second derivatives
+    differ."""
     first_order: bool = False
     """Whether the meta-gradient leaves out the derivative of the inner gradient."""
     exploration: Literal["off", "means", "trajectories"] = "off"

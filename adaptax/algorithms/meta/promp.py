@@ -117,7 +117,7 @@ class ProMP(Algorithm[State, Data]):
     def loss(
         self, state: State, params: PyTree, batch: tuple[Stages, Distributions]
     ) -> tuple[jax.Array, Metrics]:
-        """Clipped ratios after adaptation, and mean_k kl_coeff_k KL_k before each step (eq. 14)."""
+        """Section 6: clipped ratios after adaptation, and mean_k kl_coeff_k KL_k before steps."""
         stages, before = batch
         after, last = unroll(self.config, self.networks, params, stages), stages[-1]
         log_prob = after[-1].log_prob(last.action)

@@ -39,7 +39,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class DDPGConfig(OffPolicyConfig):
-    """DDPG; defaults are those of Fujimoto et al. 2018, appendix D and their code."""
+    """DDPG; defaults are those of Fujimoto et al. 2018, section 6.1, appendix C and their code."""
 
     noise_std: float = 0.1
     """Standard deviation of the Gaussian noise on actions while training, of a range of 2."""

@@ -50,7 +50,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class DQNConfig(OffPolicyConfig):
-    """DQN; defaults are Pyrado's where no other source is named."""
+    """DQN; where the defaults come from: docs/algorithms/dqn.md."""
 
     num_updates: int | Literal["auto"] = 12
     """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many

@@ -47,7 +47,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class SACConfig(OffPolicyConfig):
-    """SAC; defaults are Pyrado's where no other source is named."""
+    """SAC; where the defaults come from: docs/algorithms/sac.md."""
 
     init_temperature: float = 0.2
     """Weight of the entropy at the start, the papers' alpha."""
