@@ -26,12 +26,20 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "pretrained.json"
 RUNS = ROOT / "runs" / "pretrained"
 AGENTS: dict[str, dict[str, Any]] = {
-    # The recipe of the pair, for as long as it was left to run.
-    "half-cheetah-vel": {"algorithm_or_name": "rl2-ppo", "suite_or_name": "half-cheetah-vel"},
+    # The recipe of the pair as it was then, with a step size that does not fall, for twice as long.
+    "half-cheetah-vel": {
+        "algorithm_or_name": "rl2-ppo",
+        "suite_or_name": "half-cheetah-vel",
+        "algorithm": {"lr_schedule": "constant"},
+        "num_iterations": 782,
+        "evaluation": {"num_lanes": None},
+    },
     "point-goal": {
         "algorithm_or_name": "promp",
         "suite_or_name": "point-goal",
+        "recipe": "none",
         "algorithm": {
+            "init_std": 1.0,
             # A return that is felt over ten steps of the twenty; two inner steps, so that three
             # episodes in a row are three stages.
             "discount": 0.9,
@@ -51,6 +59,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "bandit": {
         "algorithm_or_name": "rl2-ppo",
         "suite_or_name": "bandit",
+        "recipe": "none",
         "algorithm": {**RL2, **CELLS["bandit-5x10"].algorithm},
         "num_iterations": 500,
         "evaluation_interval": 50,

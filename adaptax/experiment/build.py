@@ -212,9 +212,9 @@ def load_run(
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
     `networks` are those that it was trained with, where they were one's own. `in_process` has
-    environments in this process, wherever the run has them; `num_workers` in so many processes,
-    where the suite has a say in that. `callbacks` are those that it was trained with, or others;
-    names take the place of those that the run has on record.
+    environments in this process, wherever the run has them; `num_workers` in so many processes and
+    not on Ray, where the suite has a say in that. `callbacks` are those that it was trained with,
+    or others; names take the place of those that the run has on record.
 
     Raises an AdaptaxError where there is no run, or it used something that is not registered.
     """
@@ -236,7 +236,8 @@ def load_run(
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
         if num_workers is not None:
             check("num_workers" in settings, f"the environments of {name!r} have no workers")
-            settings = {**settings, "num_workers": num_workers}
+            elsewhere = {place: 0 for place in PLACES if place in settings}
+            settings = {**settings, **elsewhere, "num_workers": num_workers}
         suite = recorded_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
     except ConfigError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -17,7 +18,7 @@ from toys import fingerprint, flags, small_agent
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
-from adaptax.experiment.build import make_suite
+from adaptax.experiment.build import load_run, make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import TrainerConfig
@@ -80,6 +81,19 @@ def test_resume_takes_another_number_of_workers(in_process, tmp_path):
     num = ["--num-iterations", str(NUM_ITERATIONS)]
     cli.main(["resume", str(run_dir), *num, "--suite.num-workers", "0"])
     assert left_behind(run_dir) == in_process
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_asked_for_take_the_place_of_rays_actors(num_workers, tmp_path):
+    run_dir = tmp_path / "run"
+    train(run_dir, num_workers=0, num_iterations=1)
+    config = json.loads((run_dir / "config.json").read_text())
+    config["suite"]["num_ray_actors"] = 3
+    (run_dir / "config.json").write_text(json.dumps(config))
+    trainer = load_run(run_dir, num_workers=num_workers)
+    trainer.close()
+    assert trainer.suite.config.num_workers == num_workers
+    assert trainer.suite.config.num_ray_actors == 0
 
 
 @pytest.mark.slow
