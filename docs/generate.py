@@ -209,12 +209,12 @@ def _with_interval(*figures: float) -> str:
 
 
 def _zoo(recipe: Recipe, suite: str) -> list[str]:
-    """Stable-Baselines3's return and steps, empty where it was not run."""
+    """Stable-Baselines3's return and steps, empty where it was not run on three seeds."""
     env_id = ZOO.get(suite, suite.removeprefix("gym:"))
     algorithm = {"ppo2": "ppo"}.get(recipe.about.algorithm, recipe.about.algorithm)
     paths = sorted(RESULTS.glob(f"zoo.{algorithm}.{env_id}.*.json"))
     runs = [json.loads(path.read_text()) for path in paths]
-    if not runs:
+    if len(runs) < 3:
         return ["", ""]
     returns = np.array([run["return"] for run in runs])
     interval = _with_interval(returns.mean(), *student_interval(returns))
