@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def measure(options: argparse.Namespace) -> None:
         for recipe, suite in pairs(options)
         for seed in options.seeds
     ]
-    missing = [(*job, options.resume) for job in work if run_of(job[0], job[3]) is None]
-    run_on_cores(options.cores, missing, one_run)
+    missing = [job for job in work if run_of(job[0], job[3]) is None]
+    run_on_cores(options.cores, missing, partial(one_run, resume=options.resume))
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def run_on_cores(cores: list[int], work: list[Any], run: Callable[..., None]) ->
         list(threads.map(on_a_core, work))
 
 
-def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path, resume: bool) -> None:
+def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path, *, resume: bool) -> None:
     """Train as a person would, and keep the last evaluation.
 
     The time of a run that was cut off and is resumed is that of its iterations, without starts and

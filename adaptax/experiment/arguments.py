@@ -166,7 +166,7 @@ class VideoArgs:
     """Which of the held-out tasks, counted from 0; by default the first, of each class if there are
     several, up to ten of them."""
     num_episodes: int | None = None
-    """Episodes in a row before the last one; by default as many as in an evaluation of the run."""
+    """Episodes in a row before the last one; by default as in an evaluation of the run."""
     stride: int = 4
     """Steps from one picture to the next."""
     size: int = 240

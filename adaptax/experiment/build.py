@@ -232,12 +232,11 @@ def load_run(
         ) from None
     try:
         settings = recorded["suite"]
-        if in_process:
+        if in_process or num_workers is not None:
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
         if num_workers is not None:
             check("num_workers" in settings, f"the environments of {name!r} have no workers")
-            elsewhere = {place: 0 for place in PLACES if place in settings}
-            settings = {**settings, **elsewhere, "num_workers": num_workers}
+            settings["num_workers"] = num_workers
         suite = recorded_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
     except ConfigError as error:
