@@ -272,6 +272,14 @@ def test_the_clipping_range_anneals():
     assert float(states[-1].kl_coeff[0]) != 0.01  # so large a step's KL changes it
 
 
+@pytest.mark.parametrize("coeff", [0, 1])
+def test_a_coefficient_given_as_a_whole_number_can_be_halved(coeff):
+    """In a program of iterations, and in a snapshot, a state's types stay as they were."""
+    state = ProMP(ProMPConfig(**SMALL, init_kl_coeff=coeff), SPEC).init(jax.random.key(0))
+    assert state.kl_coeff.dtype == adapted_kl_coeff(state.kl_coeff, 1.0, 0.01).dtype
+    np.testing.assert_array_equal(state.kl_coeff, [coeff])
+
+
 def test_minibatches_of_tasks_make_more_steps():
     def num_adam_steps(config):
         counts = [

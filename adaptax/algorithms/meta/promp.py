@@ -106,7 +106,7 @@ class ProMP(Algorithm[State, Data]):
         """Fresh parameters."""
         config, (key, init_key) = self.config, jax.random.split(key)
         params = init_params(config, self.networks, self.spec, init_key)
-        kl_coeff = jnp.full(config.num_inner_steps, config.init_kl_coeff)
+        kl_coeff = jnp.full(config.num_inner_steps, config.init_kl_coeff, jnp.float32)
         clip_range = jnp.float32(config.clip_range)
         return State(params, ADAM(config.lr).init(params), kl_coeff, clip_range, key)
 
