@@ -14,7 +14,7 @@ from adaptax.algorithms.off_policy.td3 import TD3
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
 from adaptax.experiment.build import make_algorithm
 from adaptax.sampling.exploration import NoisyActor
 
@@ -148,6 +148,17 @@ def test_evaluation_is_without_noise(name):
     np.testing.assert_allclose(
         action, algorithm.networks.policy.apply(state.learner.params["policy"], obs), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3"])
+@pytest.mark.parametrize(
+    ("space", "other"), [(Discrete(2), "discrete ones take dqn"), (MultiDiscrete((2,)), "ppo")]
+)
+def test_choices_are_refused_with_networks_of_ones_own_too(name, space, other):
+    algorithm, _ = agent(name)
+    for networks in (None, algorithm.networks):
+        with pytest.raises(ConfigError, match=f"{name} takes continuous actions only; .*{other}"):
+            type(algorithm)(algorithm.config, EnvSpec(3, space, 10), networks)
 
 
 def test_wrong_settings_are_refused():

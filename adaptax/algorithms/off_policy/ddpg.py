@@ -28,7 +28,7 @@ from adaptax.algorithms.off_policy.family import (
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
-from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.functional.q_learning import ensemble_loss, td_target
 from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import Critic, DeterministicPolicy, ensemble
@@ -64,7 +64,8 @@ class DDPG(Algorithm[State, Data]):
 
     def __init__(self, config: DDPGConfig, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
-        self.networks = networks or default_networks(self.name, config.hidden_sizes, spec, 1)
+        check_space(self.name, spec)
+        self.networks = networks or default_networks(config.hidden_sizes, spec, 1)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
@@ -110,12 +111,16 @@ class DDPG(Algorithm[State, Data]):
         return product_options(self.config.batch_size)
 
 
-def default_networks(
-    name: str, hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int
-) -> Networks:
-    """A deterministic policy and its critics; raises a ConfigError for choices."""
-    if not isinstance(spec.action, Continuous):
+def check_space(name: str, spec: EnvSpec) -> None:
+    """Raise a ConfigError for choices, whosever networks it has."""
+    if isinstance(spec.action, Discrete):
         raise ConfigError(f"{name} takes continuous actions only; for discrete ones take dqn")
+    if not isinstance(spec.action, Continuous):
+        raise ConfigError(f"{name} takes continuous actions only; for several choices take ppo")
+
+
+def default_networks(hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int) -> Networks:
+    """A deterministic policy and its critics."""
     critics = ensemble(Critic, num_critics)(hidden_sizes, spec.picture)
     return Networks(DeterministicPolicy(hidden_sizes, spec.action.size, spec.picture), critics)
 

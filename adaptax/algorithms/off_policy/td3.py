@@ -15,6 +15,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.ddpg import (
     DDPGConfig,
     acting,
+    check_space,
     critic_loss,
     default_networks,
     init_networks,
@@ -72,7 +73,8 @@ class TD3(Algorithm[State, Data]):
 
     def __init__(self, config: TD3Config, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
-        self.networks = networks or default_networks(self.name, config.hidden_sizes, spec, 2)
+        check_space(self.name, spec)
+        self.networks = networks or default_networks(config.hidden_sizes, spec, 2)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
