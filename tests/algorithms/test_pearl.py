@@ -451,6 +451,18 @@ def test_extra_steps_go_to_the_replay_only_and_a_visit_starts_context_anew():
     assert not any((held == row).all(-1).any() for row in moving)
 
 
+def test_the_context_of_a_visit_holds_all_of_its_two_phases():
+    """Here two episodes of 20 steps on the prior, and seven side by side, of 30 steps asked for."""
+    suite = point_suite()
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **SCHEDULE, "update_post_train": 7})
+    state, sampler = algorithm.init(named_key(0, "init")), train_sampler(suite)
+    for _ in range(2):
+        data = algorithm.collect(state, sampler)
+        state, _ = updated(algorithm, state, replace(data, learn=False))
+    visited = np.asarray(data.rings)
+    np.testing.assert_array_equal(np.asarray(state.context.sizes)[visited], 2 * 20 + 7 * 20)
+
+
 def test_a_ring_holds_the_steps_of_its_own_task():
     """Rewards are minus the distance to the task's goal."""
     suite = point_suite()

@@ -307,8 +307,10 @@ class PEARL(Algorithm[State, Data]):
         optimizers = self._optimizers(*params)
         learner = init_learner(params, params[self._lagging], optimizers, learner_key)
         visit = config.num_prior_steps + config.num_posterior_steps
-        # Whole episodes, so that a phase may be longer by almost one.
-        context_size = max(config.num_initial_steps, visit) + 2 * spec.horizon
+        # Whole episodes, so that a phase may be longer by almost one; on an inferred z by as many
+        # as are played before it is inferred again, or they would push out those of the prior.
+        more_episodes = 1 + config.update_post_train
+        context_size = max(config.num_initial_steps, visit) + more_episodes * spec.horizon
         replay, context = (
             make_replay(ReplayConfig(size, config.num_train_tasks), spec, config.discount)
             for size in (config.buffer_size, context_size)
