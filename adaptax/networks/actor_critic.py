@@ -189,8 +189,12 @@ def init_params(network: Any, key: jax.Array, observation_size: int) -> PyTree:
 
 def part_of(params: PyTree, name: str) -> PyTree:
     """The parameters of `policy` or `value`: those of its tower, or all if they share any."""
-    towers = params["params"]
-    return {"params": {name: towers[name]}} if set(towers) == {"policy", "value"} else params
+    return {"params": {name: params["params"][name]}} if are_apart(params) else params
+
+
+def are_apart(params: PyTree) -> bool:
+    """Whether policy and value have towers of their own; else they may share parameters."""
+    return set(params["params"]) == {"policy", "value"}
 
 
 def with_part(params: PyTree, part: PyTree) -> PyTree:

@@ -16,7 +16,9 @@ from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
+from adaptax.networks.actor_critic import ActorCritic
 from adaptax.networks.memory import MEMORIES
+from adaptax.networks.normalizer import normalized
 from adaptax.sampling.memory_actors import MemoryActor
 
 NAMES = ["a2c", "ppo", "ppo2", "trpo"]
@@ -279,6 +281,24 @@ def test_an_update_that_is_not_finite_is_one_clear_error(name, network):
     with pytest.raises(NotFinite, match=where[network]) as error:
         done.algorithm.iteration(replace(done.states[0], params=broken), sampler)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ppo", "trpo"])
+def test_the_kl_counts_what_the_values_fit_does_to_a_policy_that_shares_parameters(name):
+    suite = point_suite()
+    network = ActorCritic(suite.spec.action, (5,), shared=True)
+    settings = {**SMALL, "num_minibatches": 4, "num_epochs": 5, "num_steps": 80}
+    if name == "ppo":
+        settings["critic"] = {"lr": 0.01, "num_minibatches": 4}
+    algorithm = make_algorithm(name, suite.spec, networks=network, **settings)
+    state, sampler = algorithm.init(KEY), train_sampler(suite)
+    for _ in range(2):  # the first policy ignores what it sees
+        data, acted = algorithm.collect(state, sampler), state
+        state, metrics = updated(algorithm, jax.tree.map(jnp.array, state), data)
+    obs = normalized(jnp.asarray(data.obs), acted.moments["obs"])
+    (_, (old, _)), (_, (new, _)) = (network.apply(s.params, (), obs) for s in (acted, state))
+    assert np.all(data.valid)
+    np.testing.assert_allclose(metrics["kl"], np.mean(old.kl(new)), rtol=1e-3)
 
 
 @every_algorithm

@@ -77,11 +77,12 @@ class RL2TRPO(Algorithm[State, Rollout]):
         config, network = self.config, self.networks
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data)
-        coeff = rl2.loss_entropy_coeff(config, state)
+        coeff, acted = rl2.loss_entropy_coeff(config, state), state.params
         state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)
         params, figures = trpo.policy_step(
             config.trust_region, network, state.params, batch, coeff, partial(rl2.entropy, config)
         )
+        figures = family.with_kl_of_all(network, acted, params, batch, figures)
         state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
         figures |= value_figures | rl2.trial_returns(data, self.trained_episodes)
         return family.with_obs_moments(state, sequences), figures

@@ -49,6 +49,7 @@ from adaptax.learning.sequences import (
 )
 from adaptax.networks.actor_critic import (
     ActorCritic,
+    are_apart,
     as_actor_critic,
     has_memory,
     init_params,
@@ -372,6 +373,19 @@ def changes(network: Any, before: PyTree, after: PyTree, batch: Batch, loss: Los
         "entropy": masked_mean(new.entropy(), batch.valid),
         "explained_variance": explained_variance(value, batch.target, batch.valid),
     }
+
+
+def with_kl_of_all(
+    network: Any, acted: PyTree, after: PyTree, batch: Batch, figures: Figures
+) -> Figures:
+    """Figures of a policy's step whose `kl` is from the policy that acted.
+
+    Where policy and value share parameters, the value's fit before the step has moved it too.
+    """
+    if are_apart(after):
+        return figures
+    old, new = (batch.outputs(network, params)[0] for params in (acted, after))
+    return {**figures, "kl": masked_mean(old.kl(new), batch.valid)}
 
 
 def plain_entropy(distribution: Distribution, action: jax.Array) -> jax.Array:

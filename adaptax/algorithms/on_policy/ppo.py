@@ -112,7 +112,7 @@ class PPO(Algorithm[State, Rollout]):
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """The value's passes over fixed targets, then the policy's over fixed advantages."""
         config, network = self.config, self.networks
-        sequences = family.sequences_of(state, data)
+        sequences, acted = family.sequences_of(state, data), state.params
         state, batch, value_figures = family.fit_critic(
             config, config.critic, network, state, sequences
         )
@@ -131,7 +131,7 @@ class PPO(Algorithm[State, Rollout]):
             stop=family.kl_exceeds(config.target_kl),
         )
         params = with_part(state.params, policy)
-        figures |= family.changes(network, state.params, params, batch, loss_of) | value_figures
+        figures |= family.changes(network, acted, params, batch, loss_of) | value_figures
         state = replace(
             state,
             params=params,

@@ -82,9 +82,10 @@ class TRPO(Algorithm[State, Rollout]):
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """The value's passes over fixed targets, then the policy's step on all of the batch."""
         config, network = self.config, self.networks
-        sequences = family.sequences_of(state, data)
+        sequences, acted = family.sequences_of(state, data), state.params
         state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)
         params, figures = policy_step(config.trust_region, network, state.params, batch)
+        figures = family.with_kl_of_all(network, acted, params, batch, figures)
         state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
         return family.with_obs_moments(state, sequences), figures | value_figures
 
