@@ -127,12 +127,14 @@ class Group:
         """
         self.check_start()
         make_run_dir(self.run_dir)
-        self._set_replaces(has_begun(self.run_dir))
-        if not self._replaces:
+        self._set_replaces(False)  # what waits there may be another process's
+        replaces = has_begun(self.run_dir)
+        if not replaces:
             write_group(self.run_dir, self.seeds)
-            return
-        with _held(self.run_dir, group_seeds(self.run_dir) or ()):  # so that nobody trains there
-            write_group(self.run_dir, self.seeds, NEXT_GROUP)
+        else:
+            with _held(self.run_dir, group_seeds(self.run_dir) or ()):  # that nobody trains there
+                write_group(self.run_dir, self.seeds, NEXT_GROUP)
+        self._set_replaces(replaces)
 
     def check_start(self) -> None:
         """Raise an AdaptaxError where the runs cannot begin; nothing is written or said."""
@@ -179,7 +181,8 @@ class Group:
     def _set_replaces(self, replaces: bool) -> None:
         self._replaces = replaces
         for member in self.members:
-            member.replace_group = partial(replace_group, self.run_dir) if replaces else None
+            own = partial(replace_group, self.run_dir, self.seeds)
+            member.replace_group = own if replaces else None
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
@@ -404,22 +407,26 @@ def has_begun(run_dir: Path) -> bool:
     return any((member_dir(run_dir, seed) / CONFIG).exists() for seed in seeds)
 
 
-def replace_group(run_dir: Path) -> None:
-    """Have the group that waits for it take a folder; the one that holds it goes.
+def replace_group(run_dir: Path, seeds: Sequence[int]) -> None:
+    """Have the group of these seeds, which waits for it, take a folder; the one that holds it goes.
 
     All of its members call it, perhaps at once from several processes: the first does it, and the
     others wait until it is done. No member of either group is left but as its own, or not at all.
+    Raises an AdaptaxError where yet another group has come between.
     """
     waiting = run_dir / NEXT_GROUP
     try:
         file = os.open(waiting, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
+        _check_is_of(run_dir, seeds, GROUP)
         return
     try:
         with contextlib.suppress(OSError):  # where files cannot be locked
             fcntl.flock(file, fcntl.LOCK_EX)
         if not is_same_file(file, waiting):
+            _check_is_of(run_dir, seeds, GROUP)
             return
+        _check_is_of(run_dir, seeds, NEXT_GROUP)
         old, new = group_seeds(run_dir) or (), group_seeds(run_dir, NEXT_GROUP) or ()
         gone = [seed for seed in old if seed not in new]
         with _held(run_dir, gone):
@@ -434,6 +441,14 @@ def replace_group(run_dir: Path) -> None:
     for seed in gone:
         with contextlib.suppress(OSError):  # it holds more than the run, or there is none
             member_dir(run_dir, seed).rmdir()
+
+
+def _check_is_of(run_dir: Path, seeds: Sequence[int], name: str) -> None:
+    """Raise an AdaptaxError unless a folder holds, or is to hold, the group of these seeds."""
+    if group_seeds(run_dir, name) != tuple(seeds):
+        raise AdaptaxError(
+            f"{run_dir} is another group's now: this one stops and writes nothing there"
+        )
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
     for member in group.members:
         config = replace(member.config, num_cores=None)
         spec = spec_of(member.algorithm, member.suite, config)
-        replaces = member.replace_group is not None
+        replaces = None if member.replace_group is None else list(group.seeds)
         spec |= {"go_on": go_on and has_begun(spec), "replaces": replaces}
         programs[config.seed] = words_of(spec)
     return programs

@@ -22,8 +22,8 @@ from adaptax.experiment.trainer_config import TrainerConfig
 
 Spec = dict[str, Any]
 """What is to be trained: `algorithm` and `suite` with their names, `trainer`, `seeds` of a group or
-None for a run, whether to `go_on` from what there is, and whether the run is a member of a group
-that `replaces` another. Plain values, as JSON knows them."""
+None for a run, whether to `go_on` from what there is, and the seeds of the group that the run is a
+member of where that `replaces` another. Plain values, as JSON knows them."""
 MOST_SECONDS_TO_DIE = 10.0
 
 
@@ -35,7 +35,7 @@ def spec_of(algorithm: Algorithm[Any, Any], suite: Suite, config: TrainerConfig)
         "trainer": to_dict(config),
         "seeds": None,
         "go_on": False,
-        "replaces": False,
+        "replaces": None,
     }
 
 
@@ -54,7 +54,7 @@ def train(spec: Spec) -> bool:
     if seeds is None:
         runs = Trainer(config, agent, suite)
         if spec["replaces"]:
-            runs.replace_group = partial(replace_group, runs.run_dir.parent)
+            runs.replace_group = partial(replace_group, runs.run_dir.parent, spec["replaces"])
     else:
         runs = Group(config, seeds, agent, suite)
     try:

@@ -496,7 +496,7 @@ def test_a_group_broken_off_while_it_takes_the_place_is_mixed_with_none(old, mon
     runs.begin()
     monkeypatch.setattr(os, "replace", None)
     with pytest.raises(TypeError):
-        replace_group(old)
+        replace_group(old, (1, 7))
     monkeypatch.undo()
     assert (group_seeds(old), init_std(old)) == ((0, 1), {})
     with pytest.raises(AdaptaxError, match=f"^{old} is a group of which no seed had begun: train"):
@@ -510,7 +510,7 @@ def test_members_wait_for_the_one_that_has_the_group_take_its_place(old):
     waiting = old / "group.json.next"
     with waiting.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        member = threading.Thread(target=replace_group, args=(old,))
+        member = threading.Thread(target=replace_group, args=(old, (1, 7)))
         member.start()
         member.join(0.3)
         assert member.is_alive()
@@ -526,11 +526,33 @@ def test_a_group_that_somebody_trains_is_not_replaced(old):
     assert contents(old) == before
 
 
+def test_a_group_that_is_refused_leaves_the_one_that_waits_for_the_folder(old):
+    """As of two that are started at once, the second of which finds the first at work."""
+    quick(old, (1, 7), std=0.5, overwrite=True).begin()
+    with locked(old / "seed-0"), pytest.raises(AdaptaxError, match=r"seed-0 is in use by process"):
+        refused = quick(old, (5, 6), overwrite=True, quiet=True)
+        try:
+            refused.run()
+        finally:
+            refused.close()
+    assert group_seeds(old, "group.json.next") == (1, 7)
+
+
+def test_a_group_whose_place_another_has_taken_writes_nothing(old):
+    first = quick(old, (1, 7), std=0.5, overwrite=True, quiet=True)
+    first.begin()
+    quick(old, (5, 6), std=0.2, overwrite=True, quiet=True).run()
+    for member in first.members:
+        with pytest.raises(AdaptaxError, match=f"^{old} is another group's now"):
+            member.run()
+    assert (group_seeds(old), init_std(old)) == ((5, 6), {"seed-5": 0.2, "seed-6": 0.2})
+
+
 @pytest.mark.slow
 def test_members_that_are_processes_replace_a_group_too(old):
     runs = quick(old, (1, 7, 8), std=0.5, overwrite=True, quiet=True)
     runs.begin()
-    assert json.loads(member_programs(runs, go_on=False)[7][2])["replaces"]
+    assert json.loads(member_programs(runs, go_on=False)[7][2])["replaces"] == [1, 7, 8]
     assert run_members(runs, Processes(2))
     assert sorted(path.name for path in old.iterdir()) == [
         "group.json",
