@@ -86,6 +86,19 @@ class Snapshots:
             raise DiskError(f"cannot write snapshot {path}: {error.strerror}") from error
         self._prune()
 
+    def holds(self, iteration: int) -> bool:
+        """Whether there is a whole snapshot of `iteration`, and of this run."""
+        path, about = self._path(iteration), self._about(iteration)
+        told = about.get("iteration"), about.get("owner")
+        if told != (iteration, dict(self.owner or {})):
+            return False
+        try:
+            return path.is_dir() and _digests(path) == about.get("files")
+        except GONE:
+            return False
+        except OSError as error:
+            raise _unread(path, error) from error
+
     def load(self, iteration: int) -> PyTree:
         """The tree of one snapshot; raises SnapshotError if it is damaged."""
         path, about = self._path(iteration), self._about(iteration)

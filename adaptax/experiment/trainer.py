@@ -605,7 +605,11 @@ class Trainer:
         (self.tell or self._progress.tell)(line)
 
     def save_snapshot(self, sampler: PyTree) -> None:
-        """Write a snapshot, or warn that it could not be; it never is ahead of the log."""
+        """Write a snapshot, or warn that it could not be; it never is ahead of the log.
+
+        One that there is of this iteration stays: it knows all that this one would, and a replay
+        that an iteration has since begun to overwrite, and is at no moment away.
+        """
         if self._log.held:  # what it would replace is of another run
             return
         tree = {
@@ -616,7 +620,8 @@ class Trainer:
         }
         try:
             self._log.flush()
-            self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
+            if not self._snapshots.holds(self.iteration):
+                self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
             self._unsaved = None
         except DiskError as error:
             self._unsaved = error

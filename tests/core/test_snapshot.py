@@ -379,6 +379,15 @@ def test_an_iteration_saved_again_replaces_the_first(snapshots):
     assert snapshots.iterations() == [3]
 
 
+def test_a_snapshot_is_held_where_it_is_whole_and_of_this_run(tmp_path):
+    own, others = (Snapshots(tmp_path, owner={"run": run, "seed": 0}) for run in "ab")
+    assert not own.holds(3)
+    own.save(3, {"x": np.arange(3)})
+    assert (own.holds(3), own.holds(4), others.holds(3)) == (True, False, False)
+    (tmp_path / "iteration-00000003" / "tree.json").unlink()
+    assert not own.holds(3)
+
+
 def test_snapshots_after_an_iteration_are_discarded(snapshots):
     for iteration in (3, 6, 9):
         snapshots.save(iteration, {"x": iteration})

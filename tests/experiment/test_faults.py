@@ -146,6 +146,21 @@ def test_a_fault_in_an_evaluation_leaves_a_snapshot(tmp_path):
     assert column(again, file="evaluations.jsonl") == [0, 3, 5]
 
 
+def test_a_fault_leaves_the_snapshot_of_its_iteration_alone(tmp_path, monkeypatch):
+    # Written anew it would be away for a moment, in which a kill loses it.
+    run = diverging(trainer(tmp_path / "run", num_iterations=9, snapshot_interval=3), 4)
+    saved, save = [], Snapshots.save
+
+    def counting(self, iteration, *args):
+        saved.append(iteration)
+        save(self, iteration, *args)
+
+    monkeypatch.setattr(Snapshots, "save", counting)
+    with pytest.raises(NotFinite):
+        run.run()
+    assert (run.iteration, saved, snapshots(run)) == (3, [3], [3])
+
+
 def limit_files(size: int) -> None:
     """From now on no file can be longer: stands for a full disk, for root as well."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
