@@ -12,7 +12,7 @@ from adaptax.experiment.console import say
 from adaptax.experiment.group import Group
 from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import PROGRESS, newest_row
-from adaptax.experiment.member import has_begun, spec_of, words_of
+from adaptax.experiment.member import begun, spec_of, words_of
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import whats_next
@@ -46,7 +46,7 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
         config = replace(member.config, num_cores=None)
         spec = spec_of(member.algorithm, member.suite, config)
         replaces = None if member.replace_group is None else list(group.seeds)
-        spec |= {"go_on": go_on and has_begun(spec), "replaces": replaces}
+        spec |= {"go_on": go_on and all(begun(spec)), "replaces": replaces}
         programs[config.seed] = words_of(spec)
     return programs
 

@@ -75,9 +75,9 @@ def folders_of(spec: Spec) -> list[Path]:
     return [run_dir] if seeds is None else [member_dir(run_dir, seed) for seed in seeds]
 
 
-def has_begun(spec: Spec) -> bool:
-    """Whether all runs of a training have something to go on from."""
-    return all((run_dir / CONFIG).exists() for run_dir in folders_of(spec))
+def begun(spec: Spec) -> list[bool]:
+    """Whether each of the runs of a training has something to go on from."""
+    return [(run_dir / CONFIG).exists() for run_dir in folders_of(spec)]
 
 
 def _wait_until_free(run_dir: Path) -> None:

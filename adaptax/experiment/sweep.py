@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ from adaptax.experiment.group import Group, checked_seeds
 from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import EVALUATIONS, after_adaptation, read_rows
-from adaptax.experiment.member import Spec, folders_of, has_begun, spec_of, words_of
+from adaptax.experiment.member import Spec, begun, folders_of, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
 from adaptax.experiment.run_dir import SWEEP, locked, make_run_dir, writing
 from adaptax.experiment.statistics import student_interval
@@ -391,8 +391,17 @@ class Sweep:
         """Those of a trial, by their full names."""
         return settings_of(self._trial(number).params, self.plan.space)
 
-    def _spec(self, folder: str, settings: Settings, seeds: tuple[int, ...]) -> Spec:
-        """The training of a group in a folder of the sweep's."""
+    def _spec(
+        self,
+        folder: str,
+        settings: Settings,
+        seeds: tuple[int, ...],
+        enough: Callable[[Iterable[bool]], bool] = all,
+    ) -> Spec:
+        """The training of a group in a folder of the sweep's.
+
+        It goes on where `enough` of its members have begun, and else begins anew.
+        """
         training, run_dir = self.plan.training, self.run_dir / folder
         own = {"run_dir": str(run_dir), "quiet": True, "num_cores": None}
         spec = {
@@ -401,7 +410,7 @@ class Sweep:
             "trainer": {**training["trainer"], **own},
             "seeds": list(seeds),
         }
-        spec["go_on"] = has_begun(spec)
+        spec["go_on"] = enough(begun(spec))
         spec["trainer"]["overwrite"] = run_dir.exists() and not spec["go_on"]
         return spec
 
@@ -480,7 +489,8 @@ class Sweep:
         """The best trial's settings on fresh seeds; None where that was interrupted."""
         number = self._best()
         settings = self.settings(number)
-        spec = self._spec(WINNER, settings, self.plan.winner_seeds)
+        # Its members may be processes that begin one after another, hours apart.
+        spec = self._spec(WINNER, settings, self.plan.winner_seeds, any)
         self._say(f"the winner, trial {number}, on fresh seeds: {self._words(number)}")
         config = from_dict(TrainerConfig, {**spec["trainer"], "quiet": self.quiet})
         suite = recorded_suite(**spec["suite"])

@@ -187,6 +187,29 @@ def test_what_was_decided_and_not_written_down_is_decided_again(whole, fake, tmp
     assert f"trial {number}" not in places.specs
 
 
+def test_the_winner_goes_on_though_some_of_its_seeds_had_not_begun(
+    whole, fake, tmp_path, monkeypatch
+):
+    """As after a kill where its seeds are processes, of which a few run at a time."""
+    run_dir, asked = tmp_path / "sweep", []
+    shutil.copytree(whole[0], run_dir)
+    for seed in (5, 6):
+        shutil.rmtree(run_dir / "winner" / f"seed-{seed}")
+
+    def train_group(group, where, *, go_on):
+        asked.append((go_on, group.config.overwrite))
+        return False
+
+    monkeypatch.setattr(sweep, "train_group", train_group)
+    going_on = sweep.Sweep(run_dir, sweep.read_sweep(run_dir)[0])
+    going_on._write()
+    going_on.resume()
+    for seed in (2, 3, 4):
+        shutil.rmtree(run_dir / "winner" / f"seed-{seed}")
+    going_on.resume()
+    assert asked == [(True, False), (False, True)]
+
+
 def test_trials_that_fail_are_told_and_the_others_go_on(fake, tmp_path, capsys):
     fake(ends={"trial 1": 2}, size=3)
     found = searched(tmp_path / "some", trials=4, quiet=False)["found"]
