@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -114,11 +115,14 @@ def _obey(command: str, args: list[str]) -> None:
 def in_one_line(*, trains: bool) -> Iterator[None]:
     """Have warnings and errors that a person can act on be one line, and end the process.
 
-    What trains does not end because nobody reads what it prints.
+    What trains does not end because nobody takes what it prints; of all else that is what it was
+    asked for.
     """
     warnings.showwarning = one_line_warning
     try:
         yield
+        if not trains and sys.stdout is not None:
+            sys.stdout.flush()
     except AdaptaxError as error:
         say(f"adaptax: {error}", sys.stderr)
         sys.exit(2)
@@ -126,6 +130,11 @@ def in_one_line(*, trains: bool) -> Iterator[None]:
         if trains:  # whose output does not end it: something else has
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if trains or error.filename is not None or error.errno not in FULL:
+            raise
+        say(f"adaptax: cannot write the output: {error.strerror}", sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt as stop:
         say(f"adaptax: {stop if stop.args else 'interrupted'}", sys.stderr)
         sys.exit(INTERRUPTED)
@@ -295,7 +304,7 @@ def _print_sweep(record: dict[str, Any], run_dir: Path) -> None:
 
     if record["found"] is not None:
         for line in in_words(record):
-            print(line)
+            say(line, sys.stdout)
         following = shell_command("report", run_dir)
         say(f"wrote {run_dir / SWEEP} and {run_dir / RECIPE}; next: {following}", sys.stdout)
 
@@ -578,6 +587,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 HELP = {"-h", "--help"}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of a disk that takes no more."""
 TOGETHER = "--on ray trains the seeds of a group"
 TRAINING = ("train", "sweep", "resume")
 COMPILING = ("train", "sweep", "resume", "evaluate", "video", "export")

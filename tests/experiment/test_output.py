@@ -104,3 +104,16 @@ def test_letters_that_the_output_lacks_are_escaped_and_no_line_is_lost(encoding,
     stream = io.TextIOWrapper(out, encoding=encoding, write_through=True)
     say("wrote café-雪", stream)
     assert out.getvalue().decode(encoding) == f"{shown}\n"
+
+
+@pytest.mark.parametrize("command", ["--version", "list"])
+def test_a_full_disk_below_what_was_asked_for_is_told(command):
+    """Or a script would go on with half a file, by an exit code that says that all is well."""
+    with ExitStack() as stack:
+        words = [sys.executable, "-m", "adaptax.experiment.cli", command]
+        environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+        done = subprocess.run(
+            words, stdout=full_disk(stack), stderr=subprocess.PIPE, text=True, env=environment
+        )
+    told = "adaptax: cannot write the output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, told)
