@@ -97,7 +97,8 @@ def _numbers(config: Any, name: str) -> tuple[Any, ...]:
 def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) -> None:
     """Raise where a number of a config, or of one within it, is NaN, infinite or too large.
 
-    Integers are counts and sizes and have to fit 32 bits; not so seeds and fields `of_any_size`.
+    Integers are counts and sizes and have to fit 32 bits; not so seeds, and of fields `of_any_size`
+    as many as floating-point numbers tell apart.
     """
     for f in dataclasses.fields(config):
         value, path = getattr(config, f.name), f"{where}.{f.name}"
@@ -109,6 +110,8 @@ def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) ->
             free = f.name.endswith("seed") or f.name in of_any_size
             fits = free or not isinstance(item, int) or abs(item) < 2**31
             check(fits, f"{path} must be less than 2^31, not {item}")
+            counted = f.name not in of_any_size or not isinstance(item, int) or abs(item) <= 2**53
+            check(counted, f"{path} must be at most 2^53, not {item}")
 
 
 def check_unit(config: Any, *names: str) -> None:

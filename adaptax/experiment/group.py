@@ -181,15 +181,17 @@ class Group:
     def _set_replaces(self, replaces: bool) -> None:
         self._replaces = replaces
         for member in self.members:
-            own = partial(replace_group, self.run_dir, self.seeds)
+            # Wherever an environment leads the process meanwhile.
+            own = partial(replace_group, self.run_dir.absolute(), self.seeds)
             member.replace_group = own if replaces else None
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
         run_dir, overwrite = self.run_dir, self.config.overwrite
-        if run_dir.exists() and not run_dir.is_dir():
+        is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
+        if not is_dir and os.path.exists(run_dir):
             raise AdaptaxError(f"{run_dir} is a file, not a folder for a group of runs")
-        if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} <= {f"{GROUP}.tmp"}:
+        if not is_dir or {path.name for path in run_dir.iterdir()} <= {f"{GROUP}.tmp"}:
             return
         if not (run_dir / GROUP).exists():
             raise AdaptaxError(

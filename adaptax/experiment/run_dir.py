@@ -89,6 +89,8 @@ def recorded_config(run_dir: Path) -> dict[str, Any]:
 
 def films(run_dir: Path) -> list[Path]:
     """What `adaptax video` has left of single classes of tasks in a run's directory."""
+    if not os.path.isdir(run_dir):  # a name that is too long, say, where glob raises
+        return []
     return [path for kind in FILM_KINDS for path in sorted(run_dir.glob(f"video-*{kind}"))]
 
 

@@ -285,9 +285,10 @@ class Sweep:
                 f"{run_dir} holds a sweep already; go on with `{self._way_on}`, or choose another "
                 "--run-dir"
             )
-        is_file = run_dir.exists() and not run_dir.is_dir()
+        is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
+        is_file = not is_dir and os.path.exists(run_dir)
         unfinished = {LOCK, f"{SWEEP}.new"}
-        if is_file or (run_dir.exists() and {p.name for p in run_dir.iterdir()} - unfinished):
+        if is_file or (is_dir and {p.name for p in run_dir.iterdir()} - unfinished):
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no sweep; choose another --run-dir"
             )
