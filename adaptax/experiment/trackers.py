@@ -435,4 +435,4 @@ def _tracked(run: Trainer) -> Tracked:
     name = f"{group}-{folder.name}" if group else folder.name
     config, num_steps = run.recorded, run.sampler.num_steps
     quiet = run.config.quiet
-    return Tracked(run.run_dir, str(config["run"]), name, group, config, num_steps, quiet)
+    return Tracked(folder, str(config["run"]), name, group, config, num_steps, quiet)

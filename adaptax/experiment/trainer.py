@@ -88,6 +88,8 @@ class Trainer:
         self.config, self.suite = config, suite
         self.algorithm = _as_long_as_the_run(algorithm, config)
         self.run_dir = Path(config.run_dir)
+        self._folder = self.run_dir.absolute()
+        """The same wherever an environment may lead the process."""
         self.iteration = 0
         """Iterations done."""
         self.state: PyTree = None
@@ -97,7 +99,7 @@ class Trainer:
         self._evaluator = Evaluator(config.evaluation, suite, config.seed)
         if config.evaluation_interval is not None:
             self._evaluator.check_size(self.algorithm)
-        self._snapshots = Snapshots(self.run_dir / "snapshots", config.keep_snapshots)
+        self._snapshots = Snapshots(self._folder / "snapshots", config.keep_snapshots)
         self.alone = True
         """Whether it listens to Ctrl-C and says where it stopped, as a group does for all."""
         self.replace_group: Callable[[], None] | None = None
@@ -151,7 +153,7 @@ class Trainer:
         check_run_dir(self.run_dir, overwrite=overwrite)
         state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
-        with locked(self.run_dir) as self._hold:
+        with locked(self._folder) as self._hold:
             # Another may have had it meanwhile.
             holds_a_run = check_run_dir(self.run_dir, overwrite=overwrite)
             self._log.held = holds_a_run or self.replace_group is not None
@@ -160,7 +162,7 @@ class Trainer:
             self.state = state
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
-                begin_run(self.run_dir, self.recorded)
+                begin_run(self._folder, self.recorded)
             return (yield from self._train())
 
     def from_snapshot(self) -> Training:
@@ -169,7 +171,7 @@ class Trainer:
             raise AdaptaxError(f"{self.run_dir} holds no run")
         self._log = self._new_log()
         self._renew_callbacks()
-        with locked(self.run_dir) as self._hold:
+        with locked(self._folder) as self._hold:
             early = self.ended_early()
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -198,7 +200,7 @@ class Trainer:
                 self._last = row_of(self.run_dir / PROGRESS, self.iteration) or {}
                 if not self._last:
                     warnings.warn(f"{self.run_dir / PROGRESS} lacks rows before here", stacklevel=2)
-            write_config(self.run_dir, self.recorded)
+            write_config(self._folder, self.recorded)
             return (yield from self._train())
 
     def _to_come(self, recorded: dict[str, Any]) -> dict[str, Any]:
@@ -388,11 +390,11 @@ class Trainer:
 
     def _is_evaluated(self) -> bool:
         """Whether there is an evaluation of this iteration."""
-        log = self.run_dir / EVALUATIONS
+        log = self._folder / EVALUATIONS
         return not self._log.held and row_of(log, self.iteration) is not None
 
     def _new_log(self) -> RunLog:
-        return RunLog(self.run_dir, check=self._check_hold)
+        return RunLog(self._folder, check=self._check_hold)
 
     def _check_hold(self) -> None:
         """Stop where another run has the directory."""
@@ -435,7 +437,7 @@ class Trainer:
             self._check_hold()
             if self.replace_group is not None:
                 self.replace_group()
-            begin_run(self.run_dir, self.recorded)
+            begin_run(self._folder, self.recorded)
             self._log.held = False
 
     def some_iterations(self, limits: dict[str, float]) -> list[Metrics]:

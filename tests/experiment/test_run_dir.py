@@ -249,6 +249,20 @@ def test_a_directory_that_is_removed_is_made_anew(tmp_path, how):
     assert left_behind(again)[0] == left_behind(whole)[0]
 
 
+def test_a_run_stays_in_its_directory_where_the_process_changes_to_another(tmp_path, monkeypatch):
+    """As some simulators have it do, which write files of their own."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    hooks = {3: lambda: os.chdir(tmp_path / "other")}
+    run = trainer("run", hooks, num_iterations=5, evaluation_interval=2)
+    assert told(run) == []
+    monkeypatch.chdir(tmp_path)
+    assert column(run) == [1, 2, 3, 4, 5]
+    assert column(run, file="evaluations.jsonl") == [0, 2, 4, 5]
+    assert not any((tmp_path / "other").iterdir())
+    assert "lock" not in os.listdir("run")
+
+
 def test_a_second_run_of_a_trainer_starts_from_zero(tmp_path):
     run = trainer(tmp_path / "run", num_iterations=3, overwrite=True, evaluation_interval=2)
     run.run()
