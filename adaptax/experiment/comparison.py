@@ -74,11 +74,13 @@ def compare(
     check(finite, f"threshold must be a finite number, not {threshold}")
     _check_comparable(groups, metric)
     scores = [_scores(group, metric) for group in groups]
+    # Of one seed, several runs of it too, no interval can be told.
+    alone = [len({run.seed for run in group.runs}) == 1 for group in groups]
     classes = _classes(groups[0].runs[0].evaluations[-1])
     if threshold is None:
         threshold = _default_threshold(groups, metric)
     levels = np.linspace(min(x.min() for x in scores), max(x.max() for x in scores), NUM_LEVELS)
-    pairs = combinations(zip(groups, scores, strict=True), 2)
+    each = list(zip(groups, scores, alone, strict=True))
     return {
         "suite": groups[0].runs[0].settings["suite.name"],
         "metric": metric,
@@ -89,22 +91,24 @@ def compare(
         "groups": [
             {
                 **_about(group),
-                **{name: _estimate(f, classes, own) for name, f in STATISTICS.items()},
-                "profile": _profile(own, levels),
+                **{name: _estimate(f, classes, one, own) for name, f in STATISTICS.items()},
+                "profile": _profile(own, levels, one),
                 "steps_to_threshold": _steps_to(group, metric, threshold),
                 "seconds": _over_runs([_seconds(run) for run in group.runs]),
                 "scores": own.tolist(),
             }
-            for group, own in zip(groups, scores, strict=True)
+            for group, own, one in each
         ],
         "levels": levels.tolist(),
         "pairs": [
             {
                 "group": one.name,
                 "other": two.name,
-                "probability_of_improvement": _estimate(probability_of_improvement, classes, x, y),
+                "probability_of_improvement": _estimate(
+                    probability_of_improvement, classes, first or second, x, y
+                ),
             }
-            for (one, x), (two, y) in pairs
+            for (one, x, first), (two, y, second) in combinations(each, 2)
         ],
     }
 
@@ -199,10 +203,12 @@ def _task_scores(run: Run, metric: Metric) -> list[float]:
 
 
 def _estimate(
-    measure: Callable[..., np.ndarray], classes: list[str] | None, *scores: np.ndarray
+    measure: Callable[..., np.ndarray],
+    classes: list[str] | None,
+    alone: bool,
+    *scores: np.ndarray,
 ) -> Record:
-    """A statistic with its intervals; None where one run tells none."""
-    alone = any(len(x) == 1 for x in scores)
+    """A statistic with its intervals; None where a seed `alone` tells none."""
     record: Record = {"value": float(measure(*scores))}
     for name, drawn in INTERVALS.items():
         interval = None
@@ -213,10 +219,10 @@ def _estimate(
     return record
 
 
-def _profile(scores: np.ndarray, levels: np.ndarray) -> Record:
+def _profile(scores: np.ndarray, levels: np.ndarray, alone: bool) -> Record:
     """The share of scores above each level, with its interval over runs."""
     interval = None
-    if len(scores) > 1:
+    if not alone:
         ends = scores_interval(lambda x: performance_profile(x, levels), scores)
         interval = [end.tolist() for end in ends]
     return {"value": performance_profile(scores, levels).tolist(), "ci": interval}

@@ -211,6 +211,10 @@ def test_what_may_not_compare_is_warned_of(tmp_path, changes, words):
 
 def test_few_seeds_and_repeated_ones_are_warned_of(tmp_path):
     runs = [make_run(tmp_path / name, 3, GOOD[0]) for name in ("a", "b")]
+    (twice,) = record(*runs)["groups"]
+    assert (
+        twice["iqm"]["ci"] is twice["mean"]["ci_runs_and_tasks"] is twice["profile"]["ci"] is None
+    )
     assert record(*runs)["warnings"] == [
         "ppo is one seed, of which no interval can be told",
         "ppo has a seed more than once, which tells nothing new",
