@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 from adaptax.core.cores import usable_cores
@@ -78,7 +79,7 @@ class MemberRuns:
 
     def to_their_end(self, progress: Progress) -> dict[str, str]:
         """Run them all; why those that failed did, by seed."""
-        failed, shown_at = dict[str, str](), 0.0
+        failed, shown_at, warned = dict[str, str](), 0.0, set[str]()
         with self.jobs as jobs, progress:
             while jobs.running or (self._waiting and not self.interrupted):
                 while self._waiting and not self.interrupted and len(jobs.running) < jobs.size:
@@ -89,6 +90,10 @@ class MemberRuns:
                     jobs.stop_all()
                 for ended in jobs.ended():
                     problem = ended.problem
+                    # Which the process itself has said where nobody reads.
+                    for text in [text for text in ended.warned if text not in warned]:
+                        warned.add(text)
+                        warnings.warn(f"{ended.name}: {text}", stacklevel=2)
                     if problem is not None and not (self.interrupted and ended.was_cut_off):
                         failed[ended.name] = problem
                     progress.tell(f"{ended.name} {'ends' if problem is None else problem}")

@@ -25,6 +25,8 @@ from adaptax.experiment.stop_signals import INTERRUPTED, STOP_SIGNALS
 
 CARRIED = ("ADAPTAX_", "JAX_", "XLA_", "PYTHONPATH")
 """Beginnings of the environment variables that go to other machines."""
+ERROR, WARNING = "adaptax: ", "adaptax: warning: "
+"""Beginnings of the lines that a program complains in."""
 LOST = -signal.SIGKILL
 """Exit code of a task whose machine was lost."""
 
@@ -35,6 +37,8 @@ class Ended(NamedTuple):
     name: str
     code: int
     said: str
+    warned: Sequence[str] = ()
+    """Of what, each once."""
 
     @property
     def was_cut_off(self) -> bool:
@@ -48,7 +52,7 @@ class Ended(NamedTuple):
             return None
         if self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
-        return self.said.removeprefix("adaptax: ") or f"exit code {self.code}"
+        return self.said.removeprefix(ERROR) or f"exit code {self.code}"
 
 
 class Jobs(Protocol):
@@ -223,8 +227,8 @@ class _Remote:
         settings = {"cwd": folder, "env": {**os.environ, **carried}}
         self._process, self._complaints = _started(words, **settings)
 
-    def answer(self) -> tuple[int, str]:
-        """Exit code and last complaint, once it has ended."""
+    def answer(self) -> tuple[int, str, list[str]]:
+        """Exit code, last complaint and warnings, once it has ended."""
         return _answer(self._process, self._complaints)
 
     def stop(self) -> None:
@@ -257,10 +261,16 @@ def _started(words: Sequence[str], **settings: Any) -> tuple[subprocess.Popen[by
     return process, complaints
 
 
-def _answer(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> tuple[int, str]:
-    """The exit code of a process, once it has ended, and the last line that it complained."""
+def _answer(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> tuple[int, str, list[str]]:
+    """The exit code of a process, once it has ended, its last complaint, and its warnings.
+
+    The last of its own, if there is one: what comes after is of libraries at their end.
+    """
     with process, complaints:
         code = process.wait()
         complaints.seek(0)
         lines = complaints.read().decode(errors="replace").splitlines()
-    return code, lines[-1] if lines else ""
+    warned = [line for line in lines if line.startswith(WARNING)]
+    errors = [line for line in lines if line.startswith(ERROR) and line not in warned]
+    said = (errors or lines or [""])[-1]
+    return code, said, list(dict.fromkeys(line.removeprefix(WARNING) for line in warned))

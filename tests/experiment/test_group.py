@@ -19,7 +19,7 @@ import adaptax
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite
 from adaptax.core.snapshot import Snapshots
-from adaptax.experiment import cli
+from adaptax.experiment import cli, group_processes
 from adaptax.experiment.build import load_group, make_algorithm
 from adaptax.experiment.group import (
     Group,
@@ -170,7 +170,7 @@ def test_there_is_an_algorithm_for_each_seed_or_one_for_all(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from adaptax.experiment import cli
+from adaptax.experiment import cli, group_processes
 from adaptax.core.snapshot import Snapshots
 save, saved = Snapshots.save, []
 
@@ -292,6 +292,16 @@ def test_a_members_program_says_all_that_is_trained(two_members):
     assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.members[0].algorithm.config)}
     assert spec["suite"]["name"] == "point-goal" and not spec["go_on"]
     assert (spec["trainer"]["seed"], spec["trainer"]["num_iterations"]) == (1, 6)
+
+
+def test_what_members_warn_of_is_told(two_members, monkeypatch):
+    """Once, of several that say the same."""
+    said = "import sys; print('adaptax: warning: the disk is full', file=sys.stderr)"
+    programs = {seed: ["-c", said] for seed in (0, 1)}
+    monkeypatch.setattr(group_processes, "member_programs", lambda *_, **__: programs)
+    with pytest.warns(UserWarning, match=r"^seed [01]: the disk is full$") as caught:
+        assert run_members(two_members, Processes(2))
+    assert len(caught) == 1
 
 
 def test_python_trains_a_group(tmp_path):

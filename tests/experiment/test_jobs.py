@@ -57,6 +57,15 @@ def test_one_that_fails_is_named_with_its_last_line_however_much_it_says():
     assert ended["fine"].problem is None
 
 
+def test_what_libraries_say_at_their_end_is_not_why_it_failed():
+    said = ["warning: slow", "warning: full", "warning: slow", "it broke"]
+    lines = "".join(f"adaptax: {line}\n" for line in said) + "Exception ignored in: <viewer>\n"
+    with Processes(1) as processes:
+        processes.start("broken", ["-c", f"import sys; sys.stderr.write({lines!r}); exit(2)"])
+        (found,) = all_ended(processes).values()
+    assert (found.problem, found.warned) == ("it broke", ["slow", "full"])
+
+
 def test_one_that_is_killed_was_cut_off():
     with Processes(1) as processes:
         processes.start("lost", ["-c", "import os; os.kill(os.getpid(), 9)"])
