@@ -102,7 +102,8 @@ def export_run(
         about = {"format": FORMAT, "adaptax": adaptax.__version__, "files": files}
         (folder / MANIFEST).write_text(json.dumps(about, indent=2) + "\n")
         text = card(_for_others(recorded), rows[EVALUATIONS], rows[PROGRESS], out.name, files)
-        (folder / CARD).write_text(text)
+        # The name of a folder may have bytes that are no letters.
+        (folder / CARD).write_bytes(text.encode(errors="backslashreplace"))
     return out
 
 

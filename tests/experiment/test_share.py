@@ -258,6 +258,11 @@ def test_a_folder_that_is_in_use_is_left_as_it_is(run_dir, export, tmp_path, cap
     assert [path.name for path in there.iterdir()] == ["mine"]
 
 
+def test_a_folder_whose_name_is_no_text_is_filled(run_dir, tmp_path):
+    out = adaptax.export_run(run_dir, tmp_path / "agent-\udcff")
+    assert "import 'agent-\\udcff'" in (out / "README.md").read_text()
+
+
 def test_an_empty_folder_is_filled(run_dir, tmp_path):
     (tmp_path / "there").mkdir()
     adaptax.import_run(adaptax.export_run(run_dir, tmp_path / "there"), tmp_path / "run")
