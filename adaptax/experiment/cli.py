@@ -336,14 +336,14 @@ def resume_command(args: list[str]) -> None:
             as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet"
         )
         plan, _ = read_sweep(run_dir)
-        set_up_process(plan.training["trainer"]["num_cores"])
+        set_up_process(_cores_for(run_dir, plan.training["trainer"]["num_cores"]))
         _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)
         return
     changes["num_workers"] = options.num_workers
     seeds = group_seeds(run_dir)
     check(options.on == "here" or seeds is not None, f"{TOGETHER}, and {run_dir} is one run")
     first = run_dir if seeds is None else begun_member(run_dir, seeds)
-    set_up_process(recorded_trainer(first).num_cores)
+    set_up_process(_cores_for(run_dir, recorded_trainer(first).num_cores))
     if seeds is not None:
         group = load_group(run_dir, seeds, **changes)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
@@ -650,6 +650,17 @@ def _to_its_end(trainer: Any, train: Callable[[], Any]) -> None:
     finally:
         trainer.close()
         settle(sys.stdout)
+
+
+def _cores_for(run_dir: Path, num_cores: int | None) -> int | None:
+    """As many cores as what goes on was to have, or all where there are fewer here."""
+    from adaptax.core.cores import usable_cores
+
+    here = len(usable_cores())
+    if num_cores is None or num_cores <= here:
+        return num_cores
+    warnings.warn(f"{run_dir} was to have {num_cores} cores; here are {here}", stacklevel=2)
+    return here
 
 
 def set_up_process(num_cores: int | None) -> None:

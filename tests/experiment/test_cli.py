@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 import adaptax
 from adaptax.core import files
+from adaptax.core.cores import usable_cores
 from adaptax.experiment import cli, gl_backend
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer
@@ -207,6 +208,22 @@ def test_a_wrong_value_is_refused(inside, capsys, args, message):
 )
 def test_a_wrong_directory_is_refused(inside, capsys, args, message):
     assert message in refused(args, capsys)
+
+
+def test_what_was_to_have_more_cores_goes_on_with_those_that_there_are(inside, capsys, monkeypatch):
+    asked, path = [], Path("run/config.json")
+    text = path.read_text()
+    config = json.loads(text)
+    config["trainer"]["num_cores"] = 10**6
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr(cli, "set_up_process", asked.append)
+    try:
+        cli.main(["resume", "run"])
+    finally:
+        path.write_text(text)  # other tests have it too
+    assert asked == [len(usable_cores())]
+    told = capsys.readouterr().err
+    assert f"adaptax: warning: run was to have 1000000 cores; here are {asked[0]}\n" in told
 
 
 def test_pictures_of_a_run_on_a_disk_that_is_only_read_are_refused(inside, capsys, monkeypatch):
