@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from adaptax.experiment.trainer_config import TrainerConfig
 
 ENTRY_POINTS = "adaptax.callbacks"
-_AT_FIRST = "_adaptax_at_first"
 """The group of installed packages' callbacks; each names MODULE:CLASS, made without arguments."""
 Row = Mapping[str, Any]
 Added = Mapping[str, Any] | None
@@ -37,6 +36,8 @@ class Callback:
     """Whether `on_row` comes before the next iteration begins. One that only looks says False: it
     gets all rows too, in order, but each after it is in the log, when the run may be further, since
     short iterations are several in one compiled call."""
+    _at_first: dict[str, Any] | None = None
+    """What `save` gave before the first run, with which any other begins too; the runs set it."""
 
     def on_start(self, run: Trainer) -> None:
         """Before anything else, also where the run goes on; `restore` has been called by then."""
@@ -141,7 +142,10 @@ def _is_ours(name: str) -> bool:
 
 def _at_first(callback: Callback) -> dict[str, Any]:
     """What a callback saved before its first run: another run begins with that too."""
-    saved: dict[str, Any] = vars(callback).setdefault(_AT_FIRST, copy.deepcopy(callback.save()))
+    saved = callback._at_first
+    if saved is None:
+        saved = copy.deepcopy(callback.save())
+        object.__setattr__(callback, "_at_first", saved)  # it may be a frozen dataclass
     return saved
 
 
