@@ -43,7 +43,8 @@ DAMAGE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.EISDIR)
 PLAIN = "numbers, strings, arrays, and lists and dicts of such, whose keys are strings"
 """What snapshots hold."""
 LOCK = "lock"
-"""Beside the directory of the snapshots, held by the run that writes them."""
+"""The file beside the directory of the snapshots that the run which writes them holds locked; it
+tells who does. The lock ends with the process, however that ends: none is ever left behind."""
 
 
 class Snapshots:

@@ -1,1 +1,1 @@
-"""Tasks, task distributions and pools: everything that an agent can act on."""
+"""Tasks, environments, pools and suites: everything that an agent can act on."""

@@ -23,8 +23,6 @@ from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.snapshot import LOCK
 from adaptax.experiment.console import shell_command
 
-"""The file that a run holds locked; it tells who does. The lock ends with the process, however
-that ends, so that none is ever left behind."""
 CONFIG = "config.json"
 UNFINISHED = f"{CONFIG}.tmp"
 GROUP = "group.json"

@@ -1,1 +1,1 @@
-"""Actors, the sampler and what turns rollouts into training data."""
+"""Actors, the sampler, and the engines that run the loop of actor and environment."""
