@@ -70,6 +70,15 @@ def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     return result
 
 
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their names joined by dots."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = isinstance(value, dict)
+        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return found
+
+
 def _default_of(field: dataclasses.Field[Any]) -> Any:
     """What a field is where it is not given; None where it has to be."""
     if field.default_factory is not dataclasses.MISSING:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptax.core.config import flat
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.build import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
@@ -194,15 +195,6 @@ def has_interval(figures: dict[str, Any], of: str) -> bool:
     mean, interval = figures[f"{of}_mean"], figures[f"{of}_ci"]
     pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_figure, interval))
     return is_figure(mean) and (interval is None or pair)
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their names joined by dots."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        nested = isinstance(value, dict)
-        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return found
 
 
 def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict, to_dict
+from adaptax.core.config import flat, from_dict, to_dict
 from adaptax.core.errors import ConfigError, check, unknown_name
 from adaptax.core.files import read_plain
-from adaptax.experiment.curves import flat
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

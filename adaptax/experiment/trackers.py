@@ -23,6 +23,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from adaptax.core.config import flat
 from adaptax.core.errors import AdaptaxError, one_line
 from adaptax.core.files import open_to_append
 from adaptax.experiment.callbacks import Callback, Row
@@ -418,14 +419,6 @@ def _told(figures: Mapping[str, Any]) -> Figures:
         if isinstance(value, str)
         or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
     }
-
-
-def flat(config: Mapping[str, Any], room: str = "") -> dict[str, Any]:
-    """Nested settings by their path, joined by dots."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{room}{name}.") if isinstance(value, dict) else {room + name: value}
-    return found
 
 
 def _tracked(run: Trainer) -> Tracked:
