@@ -11,6 +11,9 @@ from adaptax.envs.pools.ray_crew import RayCrew
 from adaptax.envs.pools.workers import Crew, WorkerPool
 from adaptax.envs.suite import Suite
 
+PLACES = ("num_workers", "num_ray_actors")
+"""Settings of suites that say where their environments run; 0 is in this process."""
+
 
 def placed(suite: Suite, num_workers: int = 0, num_ray_actors: int = 0) -> Suite:
     """The suite with its environments in worker processes or in Ray actors.

@@ -15,6 +15,7 @@ from adaptax.core.config import check_numbers, from_dict, merged
 from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
+from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback
@@ -25,9 +26,6 @@ from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
 from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
-
-PLACES = ("num_workers", "num_ray_actors")
-"""Settings of suites that say where their environments run; 0 is in this process."""
 
 
 def make_suite(name: str, **settings: Any) -> Suite:

@@ -12,7 +12,7 @@ import numpy as np
 
 from adaptax.core.config import flat
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment.build import PLACES
+from adaptax.envs.placement import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
 from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation, read_rows

@@ -10,8 +10,8 @@ from typing import Any
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import flat, from_dict, to_dict
 from adaptax.core.errors import ConfigError
+from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite
-from adaptax.experiment.build import PLACES
 from adaptax.experiment.curves import Run
 from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
 from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, TrainerConfig
