@@ -21,7 +21,8 @@ import numpy as np
 from adaptax.experiment.build import load_run
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import bootstrap_interval
 
 CONTEXT = ("seed", "protocol", "task_set", "versions", "device", "processor", "num_cores")

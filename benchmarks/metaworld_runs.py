@@ -15,7 +15,8 @@ from typing import Any
 
 from meta_runs import evaluated, write_runs
 
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.logger import Row, read_rows
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 
 NUM_BINS = 40
 """Points of the training's curve."""

@@ -25,7 +25,8 @@ from metaworld_runs import PREFIX, mean_of
 from turns import bound, command_line, read_json, with_table, write_json
 
 from adaptax.core.files import replacing
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, read_rows
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent

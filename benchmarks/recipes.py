@@ -33,8 +33,9 @@ from turns import bound, command_line, read_json, write_json
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.files import replacing
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, after_adaptation, read_rows
+from adaptax.experiment.logger import after_adaptation, read_rows
 from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent

@@ -32,7 +32,8 @@ from turns import with_table
 from adaptax.core.rng import named_generator
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import load_run, make_algorithm
-from adaptax.experiment.logger import PROGRESS, read_rows
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.run_dir import PROGRESS
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 from adaptax.sampling.sampler import Sampler
 

@@ -26,7 +26,8 @@ import numpy as np
 import psutil
 
 from adaptax.core.cores import usable_cores
-from adaptax.experiment.logger import PROGRESS, newest_row
+from adaptax.experiment.logger import newest_row
+from adaptax.experiment.run_dir import PROGRESS
 
 SETTINGS = {
     "sac": [

@@ -23,7 +23,7 @@ from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
 from adaptax.experiment.build import recorded_algorithm
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
-from adaptax.experiment.run_dir import read_config
+from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.weights import saved_state
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.host_engine import begin, keys_of
@@ -215,7 +215,7 @@ def load(
     """
     run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
-    where = run_dir / "config.json"
+    where = run_dir / CONFIG
     try:
         spec = spec_from_dict(recorded["spec"])
     except (KeyError, TypeError, ValueError) as error:

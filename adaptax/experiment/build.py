@@ -238,7 +238,7 @@ def load_run(
         suite = recorded_suite(**settings)
         algorithm = recorded_algorithm(recorded, suite.spec, networks)
     except ConfigError as error:
-        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
+        raise ConfigError(f"{run_dir / CONFIG}: {error}") from None
     recorded_trainer(run_dir)
     check_networks(run_dir, recorded, algorithm)
     settings = merged(recorded["trainer"], {**changes, **named, "run_dir": run_dir})
@@ -268,7 +268,7 @@ def recorded_trainer(run_dir: Path) -> TrainerConfig:
     try:
         return from_dict(TrainerConfig, read_config(run_dir)["trainer"], where="trainer")
     except ConfigError as error:
-        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from None
+        raise ConfigError(f"{run_dir / CONFIG}: {error}") from None
 
 
 def recorded_algorithm(

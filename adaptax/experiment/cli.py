@@ -433,7 +433,7 @@ def plot_command(args: list[str]) -> None:
     from adaptax.experiment.plot_classes import has_classes, plot_classes
     from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.provenance import differences_between
-    from adaptax.experiment.run_dir import read_config
+    from adaptax.experiment.run_dir import EVALUATIONS, read_config
 
     paths = [run_path(run_dir) for run_dir in options.run_dirs]
     folder = paths[0] if len(paths) == 1 and not is_pretrained(paths[0]) else Path()
@@ -450,7 +450,7 @@ def plot_command(args: list[str]) -> None:
         warnings.warn(f"these runs may not compare: {line}", stacklevel=2)
     plot_learning(run_dirs, learning)
     say(f"wrote {learning}", sys.stdout)
-    if all((run_dir / "evaluations.jsonl").exists() for run_dir in run_dirs):
+    if all((run_dir / EVALUATIONS).exists() for run_dir in run_dirs):
         plot_adaptation(run_dirs, adaptation)
         say(f"wrote {adaptation}", sys.stdout)
     if has_classes(run_dirs):

@@ -28,8 +28,9 @@ from adaptax.experiment.curves import (
     score_curve,
     tasks_of,
 )
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation, read_rows
+from adaptax.experiment.logger import Row, after_adaptation, read_rows
 from adaptax.experiment.provenance import differences_between
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import (
     Drawn,
     interquartile_score,

@@ -15,9 +15,9 @@ from adaptax.core.errors import AdaptaxError
 from adaptax.envs.placement import PLACES
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation, read_rows
+from adaptax.experiment.logger import Row, after_adaptation, read_rows
 from adaptax.experiment.progress import episode_returns
-from adaptax.experiment.run_dir import read_config
+from adaptax.experiment.run_dir import CONFIG, EVALUATIONS, PROGRESS, read_config
 from adaptax.experiment.statistics import student_interval
 
 SMOOTHING = 0.05
@@ -134,7 +134,7 @@ NOT_OURS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def _load_run(directory: Path) -> Run:
-    path = directory / "config.json"
+    path = directory / CONFIG
     if not path.is_file():
         raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
     config = read_config(directory)

@@ -12,9 +12,10 @@ from adaptax.experiment.arguments import Where
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group
 from adaptax.experiment.jobs import Jobs, jobs
-from adaptax.experiment.logger import PROGRESS, newest_row
+from adaptax.experiment.logger import newest_row
 from adaptax.experiment.member import begun, spec_of, words_of
 from adaptax.experiment.progress import Progress
+from adaptax.experiment.run_dir import PROGRESS
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import whats_next
 

@@ -12,10 +12,7 @@ from typing import IO, Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
 from adaptax.core.files import is_same_file, open_to_append, parse_json, read_plain, replacing
-from adaptax.experiment.run_dir import writing
-
-PROGRESS = "progress.jsonl"
-EVALUATIONS = "evaluations.jsonl"
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, writing
 
 Row = dict[str, Any]
 MOST_OF_A_ROW = 2**16

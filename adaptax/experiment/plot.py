@@ -23,8 +23,7 @@ from adaptax.experiment.curves import (
     training_curve,
     training_returns,
 )
-from adaptax.experiment.logger import EVALUATIONS
-from adaptax.experiment.run_dir import writing
+from adaptax.experiment.run_dir import EVALUATIONS, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

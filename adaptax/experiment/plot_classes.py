@@ -11,9 +11,9 @@ import numpy as np
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.curves import SMOOTHING, checked_rows, has_interval, is_figure
 from adaptax.experiment.evaluation import tasks_in_words
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, after_adaptation
+from adaptax.experiment.logger import Row, after_adaptation
 from adaptax.experiment.plot import COLOURS, save_picture
-from adaptax.experiment.run_dir import refuse_links
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, refuse_links
 from adaptax.experiment.statistics import student_interval
 
 if TYPE_CHECKING:

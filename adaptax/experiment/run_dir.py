@@ -24,6 +24,8 @@ from adaptax.core.snapshot import LOCK
 from adaptax.experiment.console import shell_command
 
 CONFIG = "config.json"
+PROGRESS = "progress.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 UNFINISHED = f"{CONFIG}.tmp"
 GROUP = "group.json"
 """What a group's folder holds beside its members' folders: which seeds they are."""
@@ -39,7 +41,7 @@ PICTURES = (
 )
 MOST_FILMS = 10
 """Classes of tasks that a run is filmed on at most, and films of it that a page holds."""
-FILES = (CONFIG, "progress.jsonl", "evaluations.jsonl", LOCK, *PICTURES)
+FILES = (CONFIG, PROGRESS, EVALUATIONS, LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
 """The names of all that a run, or a command on it, leaves in its directory."""
 OWN_WITHIN = {"snapshots": "iteration-*", "tensorboard": "events.out.tfevents.*"}

@@ -24,10 +24,12 @@ from adaptax.core.files import MOST_BYTES, open_new, parse_json, read_plain
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment.build import load_run
 from adaptax.experiment.card import card
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, Row, read_rows
+from adaptax.experiment.logger import Row, read_rows
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.run_dir import (
     CONFIG,
+    EVALUATIONS,
+    PROGRESS,
     make_run_dir,
     read_config,
     refuse_link,

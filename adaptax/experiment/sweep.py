@@ -43,10 +43,10 @@ from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.group import Group, checked_seeds
 from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.jobs import Ended, Jobs, jobs
-from adaptax.experiment.logger import EVALUATIONS, after_adaptation, read_rows
+from adaptax.experiment.logger import after_adaptation, read_rows
 from adaptax.experiment.member import Spec, begun, folders_of, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
-from adaptax.experiment.run_dir import SWEEP, locked, make_run_dir, writing
+from adaptax.experiment.run_dir import EVALUATIONS, SWEEP, locked, make_run_dir, writing
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.sweep_space import (

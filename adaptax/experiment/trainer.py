@@ -37,12 +37,15 @@ from adaptax.experiment.callbacks import Callback, Callbacks, installed_callback
 from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
-from adaptax.experiment.logger import EVALUATIONS, PROGRESS, RunLog, read_rows, row_of
+from adaptax.experiment.logger import RunLog, read_rows, row_of
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.provenance import check_networks, own_networks, provenance
 from adaptax.experiment.recipe import LIMITS
 from adaptax.experiment.run_dir import (
+    CONFIG,
+    EVALUATIONS,
+    PROGRESS,
     Hold,
     begin_run,
     check_run_dir,
@@ -376,7 +379,7 @@ class Trainer:
 
     def ended_early(self) -> bool:
         """Whether the run ended before it had a first snapshot, perhaps while it was written."""
-        if self._snapshots.iterations() or not (self.run_dir / "config.json").exists():
+        if self._snapshots.iterations() or not (self.run_dir / CONFIG).exists():
             return False
         rows = read_rows(self.run_dir / PROGRESS)
         return not rows or rows[-1]["iteration"] <= self.config.snapshot_interval
