@@ -9,16 +9,16 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import Positional
 
 from adaptax.core.errors import ConfigError
+from adaptax.experiment.choices import Metric, VideoFormat, Where
 from adaptax.experiment.console import say
 
 C = TypeVar("C")
-Where = Literal["here", "ray"]
 Import = Annotated[str | None, tyro.conf.arg(name="import", metavar="MODULE")]
 YesOrNo = Annotated[bool | None, tyro.conf.arg(metavar="")]
 """Two flags, and neither of them may be given."""
@@ -57,7 +57,7 @@ class SweepArgs:
     """Seeds of every trial, as for `train`; two or more."""
     winner_seeds: str | None = None
     """Fresh seeds to train the winner on; by default the five after the trials'."""
-    metric: Literal["return", "success"] = "return"
+    metric: Metric = "return"
     """What is maximised: after adaptation at the last evaluation, mean over tasks and seeds."""
     prune: bool = True
     """End a trial at an evaluation where the best it has had is below the median of others."""
@@ -132,7 +132,7 @@ class CompareArgs:
     """Folders of groups (`train --seeds`) or of runs; runs that differ in their seed are one."""
     out: str | None = None
     """File of the picture; by default comparison.png here, with --json none."""
-    metric: Literal["return", "success"] = "return"
+    metric: Metric = "return"
     """What is compared, after adaptation."""
     threshold: float | None = None
     """Score to which steps are counted; by default nine tenths of the way from the untrained agents
@@ -149,7 +149,7 @@ class ReportArgs:
     """Folders of groups or of runs, as for `compare`, or of sweeps."""
     out: str = "report.html"
     """File of the page."""
-    metric: Literal["return", "success"] = "return"
+    metric: Metric = "return"
     """What scores and curves are of."""
 
 
@@ -189,7 +189,7 @@ class ExportArgs:
     """New folder."""
     best: bool = False
     """The snapshot with the highest return in training, instead of the newest."""
-    video: Literal["gif", "mp4"] | None = None
+    video: VideoFormat | None = None
     """Film it, as `adaptax video` does."""
 
 

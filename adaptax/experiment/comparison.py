@@ -12,11 +12,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError, check
+from adaptax.experiment.choices import Metric
 from adaptax.experiment.curves import (
     Curve,
     Run,
@@ -41,7 +42,6 @@ from adaptax.experiment.statistics import (
     scores_interval,
 )
 
-Metric = Literal["return", "success"]
 Record = dict[str, Any]
 STATISTICS = {"iqm": interquartile_score, "mean": mean_score, "median": median_score}
 INTERVALS: dict[str, Drawn] = {

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import replace
 
 from adaptax.core.cores import usable_cores
-from adaptax.experiment.arguments import Where
+from adaptax.experiment.choices import Where
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group
 from adaptax.experiment.jobs import Jobs, jobs

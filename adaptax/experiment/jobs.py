@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, Protocol, get_args
 from adaptax.core.cores import bind, usable_cores
 from adaptax.core.errors import check
 from adaptax.envs.pools.ray_crew import connected
-from adaptax.experiment.arguments import Where
+from adaptax.experiment.choices import Where
 from adaptax.experiment.stop_signals import INTERRUPTED, STOP_SIGNALS
 
 CARRIED = ("ADAPTAX_", "JAX_", "XLA_", "PYTHONPATH")

@@ -14,7 +14,8 @@ import numpy as np
 
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.files import read_plain, replacing
-from adaptax.experiment.comparison import Metric, Record, compare, learning_curves
+from adaptax.experiment.choices import Metric
+from adaptax.experiment.comparison import Record, compare, learning_curves
 from adaptax.experiment.comparison_table import score_cells
 from adaptax.experiment.curves import (
     Curve,

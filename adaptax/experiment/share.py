@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import adaptax
 from adaptax.algorithms.registry import find_algorithm
@@ -24,6 +24,7 @@ from adaptax.core.files import MOST_BYTES, open_new, parse_json, read_plain
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment.build import load_run
 from adaptax.experiment.card import card
+from adaptax.experiment.choices import VideoFormat
 from adaptax.experiment.logger import Row, read_rows
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.run_dir import (
@@ -41,7 +42,6 @@ from adaptax.experiment.weights import WEIGHTS_ONLY, weights_of
 
 MANIFEST, CARD = "export.json", "README.md"
 FORMAT = 1
-Video = Literal["gif", "mp4"]
 MOST_ROWS = {PROGRESS: 100, EVALUATIONS: 10}
 """Rows of each log that are exported, the first and the last among them."""
 _SNAPSHOT = r"snapshots/iteration-\d{8}"
@@ -59,7 +59,7 @@ def export_run(
     out: str | Path,
     *,
     best: bool = False,
-    video: Video | None = None,
+    video: VideoFormat | None = None,
     no_gl: AdaptaxError | None = None,
 ) -> Path:
     """Write the agent of a run's newest snapshot to a new folder for others; gives the folder.

@@ -28,7 +28,6 @@ from adaptax.core.files import parse_json, read_plain, replacing
 from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
-from adaptax.experiment.arguments import Where
 from adaptax.experiment.build import (
     default_run_dir,
     make_algorithm,
@@ -36,7 +35,7 @@ from adaptax.experiment.build import (
     recorded_algorithm,
     recorded_suite,
 )
-from adaptax.experiment.comparison import Metric
+from adaptax.experiment.choices import Metric, Where
 from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.curves import is_figure
 from adaptax.experiment.evaluation_table import figure_text
