@@ -300,7 +300,8 @@ def sweep_command(args: list[str]) -> None:
 def _print_sweep(record: dict[str, Any], run_dir: Path) -> None:
     """What a sweep has found, where it has come to its end."""
     from adaptax.experiment.run_dir import SWEEP
-    from adaptax.experiment.sweep import RECIPE, in_words
+    from adaptax.experiment.sweep import RECIPE
+    from adaptax.experiment.sweep_record import in_words
 
     if record["found"] is not None:
         for line in in_words(record):
@@ -324,7 +325,8 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
-    from adaptax.experiment.sweep import Sweep, is_sweep, read_sweep
+    from adaptax.experiment.sweep import Sweep
+    from adaptax.experiment.sweep_record import is_sweep, read_sweep
     from adaptax.experiment.weights import not_whole
 
     run_dir = run_path(options.run_dir)
@@ -494,7 +496,8 @@ def report_command(args: list[str]) -> None:
     from adaptax.experiment.curves import load_groups
     from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.report import check_page, write_report
-    from adaptax.experiment.sweep import WINNER, is_sweep
+    from adaptax.experiment.run_dir import WINNER
+    from adaptax.experiment.sweep_record import is_sweep
 
     out, paths = Path(options.out), [run_path(path) for path in options.groups]
     check_page(out)

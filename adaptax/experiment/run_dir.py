@@ -33,6 +33,8 @@ NEXT_GROUP = f"{GROUP}.next"
 """The same of a group that is to take its place, until this one has done an iteration."""
 SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
+WINNER = "winner"
+"""The folder of the group that trains its winner."""
 FILM_KINDS = (".gif", ".webp", ".mp4")
 """How the names of films end."""
 PICTURES = (
@@ -60,7 +62,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
                 f"{run_dir} is a group of runs: take one of them, for example {one}"
             ) from None
         if (run_dir / SWEEP).exists():
-            raise AdaptaxError(f"{run_dir} is a sweep: take {run_dir / 'winner'}") from None
+            raise AdaptaxError(f"{run_dir} is a sweep: take {run_dir / WINNER}") from None
         raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
     except OSError as error:
         raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None

@@ -12,10 +12,9 @@ import os
 import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -24,7 +23,7 @@ import numpy as np
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, check
-from adaptax.core.files import parse_json, read_plain, replacing
+from adaptax.core.files import replacing
 from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
@@ -37,20 +36,25 @@ from adaptax.experiment.build import (
 )
 from adaptax.experiment.choices import Metric, Where
 from adaptax.experiment.console import say, shell_command
-from adaptax.experiment.curves import is_figure
-from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.group import Group, checked_seeds
 from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import after_adaptation, read_rows
 from adaptax.experiment.member import Spec, begun, folders_of, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
-from adaptax.experiment.run_dir import EVALUATIONS, SWEEP, locked, make_run_dir, writing
+from adaptax.experiment.run_dir import EVALUATIONS, SWEEP, WINNER, locked, make_run_dir, writing
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.sweep_record import (
+    Plan,
+    Record,
+    is_sweep,
+    read_sweep,
+    score_text,
+    settings_in_words,
+)
 from adaptax.experiment.sweep_space import (
     Settings,
-    Space,
     checked_space,
     distributions,
     read_space,
@@ -66,28 +70,9 @@ if TYPE_CHECKING:
 STUDY = "study.db"
 RECIPE = "recipe.toml"
 """The winner's settings."""
-WINNER = "winner"
 NUM_WINNER_SEEDS = 5
 POLL = 0.2
 """Seconds from one look at the trials to the next."""
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep does."""
-
-    training: Spec
-    """What every trial has in common."""
-    space: Space
-    num_trials: int
-    seeds: tuple[int, ...]
-    """Of every trial."""
-    winner_seeds: tuple[int, ...]
-    metric: Metric
-    prune: bool
-    num_processes: int | None
-    """Trials at a time; None: one a core."""
 
 
 def sweep(
@@ -173,75 +158,6 @@ def make_plan(
     known = plan.metric != "success" or recorded_suite(**training["suite"]).spec.has_success
     check(known, f"{training['suite']['name']} knows no success: take --metric return")
     return plan
-
-
-def is_sweep(run_dir: Path) -> bool:
-    """Whether a folder holds a sweep."""
-    return os.path.isfile(run_dir / SWEEP)  # which a name that is too long is not
-
-
-def read_sweep(run_dir: Path) -> tuple[Plan, Record | None]:
-    """The plan of a sweep, and what it found where it has come to its end."""
-    path = run_dir / SWEEP
-    try:
-        record = parse_json(read_plain(path))
-        seeds = {name: tuple(record["plan"][name]) for name in ("seeds", "winner_seeds")}
-        plan, found = Plan(**{**record["plan"], **seeds}), record["found"]
-        if found is not None and not _is_found(found, plan.space):
-            raise ValueError("found is not what a search comes to")
-        return plan, found
-    except OSError as error:
-        raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise AdaptaxError(f"{path} is not what a sweep writes: {error!r}") from None
-
-
-def _is_found(found: Any, space: Space) -> bool:
-    """Whether this is what a sweep writes down at its end, in its types."""
-    if not isinstance(found, dict) or not {"winner", "trials", "importance"} <= found.keys():
-        return False
-    winner, trials, importance = found["winner"], found["trials"], found["importance"]
-    shares = {} if importance is None else importance
-    return (
-        isinstance(winner, dict)
-        and isinstance(winner.get("trial"), int)
-        and _has_settings(winner, space)
-        and all(_is_scored(winner.get(name)) for name in ("searched", "fresh"))
-        and isinstance(trials, list)
-        and all(isinstance(trial, dict) and _is_trial(trial, space) for trial in trials)
-        and isinstance(shares, dict)
-        and all(map(_is_number, shares.values()))
-    )
-
-
-def _is_trial(trial: Record, space: Space) -> bool:
-    value, state = trial.get("value", ""), trial.get("state")
-    return (
-        isinstance(trial.get("number"), int)
-        and state in ("complete", "pruned", "fail")
-        and (_is_number(value) or (value is None and state == "fail"))
-        and isinstance(trial.get("iteration", ""), int | None)
-        and isinstance(trial.get("why", ""), str)
-        and _has_settings(trial, space)
-    )
-
-
-def _has_settings(trial: Record, space: Space) -> bool:
-    settings = trial.get("settings")
-    return isinstance(settings, dict) and space.keys() <= settings.keys()
-
-
-def _is_scored(scored: Any) -> bool:
-    """Whether this is a mean with its interval, or None in the place of that."""
-    if not isinstance(scored, dict) or not _is_number(scored.get("mean")):
-        return False
-    ends = scored.get("ci", "")
-    pair = isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))
-    return ends is None or pair
-
-
-def _is_number(value: Any) -> bool:
-    return value is not None and is_figure(value)
 
 
 class Sweep:
@@ -482,7 +398,7 @@ class Sweep:
         self._open_trial(number).set_user_attr("scores", scores)
         self.study.tell(number, sum(scores) / len(scores))
         best = self.study.best_trial
-        text = f"trial {number}: {self.plan.metric} {_text(figure(scores))}"
+        text = f"trial {number}: {self.plan.metric} {score_text(figure(scores))}"
         self._say(f"{text} | best: trial {best.number}, {best.value:.4g}")
 
     def _winner(self) -> Record | None:
@@ -597,33 +513,6 @@ def figure(scores: Sequence[float]) -> Record:
     alone = len(scores) == 1
     interval = None if alone else [float(end) for end in student_interval(np.array(scores))]
     return {"mean": sum(scores) / len(scores), "ci": interval, "of_seeds": list(scores)}
-
-
-def _text(found: Record) -> str:
-    return figure_text(found["mean"], found["ci"])
-
-
-def settings_in_words(settings: Settings) -> str:
-    """Settings in a line, numbers with a few digits."""
-    texts = {k: f"{v:.4g}" if isinstance(v, float) else str(v) for k, v in settings.items()}
-    return ", ".join(f"{name.partition('.')[2]}={text}" for name, text in texts.items())
-
-
-def in_words(record: Record) -> Iterator[str]:
-    """What a sweep that is at its end has found, line by line."""
-    plan, found = record["plan"], record["found"]
-    states = Counter(trial["state"] for trial in found["trials"])
-    yield f"{len(found['trials'])} trials: " + ", ".join(f"{n} {s}" for s, n in states.items())
-    winner, seeds = found["winner"], plan["winner_seeds"]
-    yield f"winner: trial {winner['trial']}, {settings_in_words(winner['settings'])}"
-    yield (
-        f"{plan['metric']} of the trial, which was chosen for it: {_text(winner['searched'])} "
-        f"(95 % interval over {len(plan['seeds'])} seeds)"
-    )
-    yield (
-        f"{plan['metric']} on fresh seeds: {_text(winner['fresh'])} "
-        f"(95 % interval over {len(seeds)} seeds)"
-    )
 
 
 def recipe(plan: Plan, settings: Settings) -> str:

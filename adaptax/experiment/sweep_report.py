@@ -12,7 +12,7 @@ from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.report_figures import colour, points_figure
 from adaptax.experiment.report_page import Figure, plot, table
-from adaptax.experiment.sweep import Plan, Record, read_sweep
+from adaptax.experiment.sweep_record import Plan, Record, read_sweep
 from adaptax.experiment.sweep_space import Dimension
 
 SHOWN = ("complete", "pruned")

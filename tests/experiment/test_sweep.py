@@ -27,7 +27,13 @@ from adaptax.experiment.group import write_group
 from adaptax.experiment.jobs import Ended
 from adaptax.experiment.member import spec_of
 from adaptax.experiment.report import write_report
-from adaptax.experiment.sweep_space import checked_space, read_space, with_settings
+from adaptax.experiment.sweep_record import Plan, read_sweep
+from adaptax.experiment.sweep_space import (
+    checked_space,
+    distributions,
+    read_space,
+    with_settings,
+)
 from adaptax.experiment.trainer_config import TrainerConfig
 
 PPO = {"name": "ppo", **to_dict(adaptax.PPOConfig())}
@@ -158,10 +164,10 @@ def test_a_trial_that_was_cut_off_goes_on_and_is_counted_once(whole, fake, tmp_p
     fake(ends={"trial 5": -signal.SIGKILL})
     with pytest.raises(AdaptaxError, match="trial 5: killed by SIGKILL; go on with `adaptax resum"):
         searched(run_dir, trials=6)
-    plan, found = sweep.read_sweep(run_dir)
+    plan, found = read_sweep(run_dir)
     assert found is None
     fake()
-    plan = sweep.Plan(**{**vars(plan), "num_trials": 8})
+    plan = Plan(**{**vars(plan), "num_trials": 8})
     assert sweep.Sweep(run_dir, plan).resume()["found"] == whole[1]
 
 
@@ -181,7 +187,7 @@ def test_what_was_decided_and_not_written_down_is_decided_again(whole, fake, tmp
             study.execute(f"DELETE FROM {table} WHERE trial_id > ?", [number + 1])
         study.execute("DELETE FROM trial_values WHERE trial_id = ?", [number + 1])
         study.execute("DELETE FROM trials WHERE number > ?", [number])
-    places, going_on = fake(), sweep.Sweep(run_dir, sweep.read_sweep(run_dir)[0])
+    places, going_on = fake(), sweep.Sweep(run_dir, read_sweep(run_dir)[0])
     going_on._write()
     assert going_on.resume()["found"] == found
     assert f"trial {number}" not in places.specs
@@ -411,7 +417,7 @@ def test_kinds_are_those_of_the_settings():
         "algorithm.discount": {"low": 0, "high": 1},
     }
     found = checked_space({**space, "algorithm.memory": ["none", "gru"]}, PPO, "it")
-    kinds = {name: type(sweep.distributions({name: d})[name]).__name__ for name, d in found.items()}
+    kinds = {name: type(distributions({name: d})[name]).__name__ for name, d in found.items()}
     assert kinds == {
         "algorithm.num_epochs": "IntDistribution",
         "algorithm.discount": "FloatDistribution",
