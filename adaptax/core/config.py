@@ -93,6 +93,19 @@ def check_positive(config: Any, *names: str) -> None:
             check(item is None or item > 0, f"{name} must be greater than 0, not {item}")
 
 
+def check_not_negative(config: Any, *names: str) -> None:
+    """Raise unless each named field is None or at least zero."""
+    for name in names:
+        for item in _numbers(config, name):
+            check(item is None or item >= 0, f"{name} must not be negative, not {item}")
+
+
+def check_multiple(config: Any, name: str, divisor: str) -> None:
+    """Raise unless one named field is a multiple of another."""
+    number, parts = getattr(config, name), getattr(config, divisor)
+    check(number % parts == 0, f"{name} {number} must be a multiple of {divisor} {parts}")
+
+
 def _numbers(config: Any, name: str) -> tuple[Any, ...]:
     """The numbers, or None, that a field holds, one or a tuple; raises where it holds others."""
     value = getattr(config, name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import check_task_count
@@ -54,8 +54,7 @@ class EvaluatorConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_tasks", "num_lanes", "num_episodes", "num_exploration_episodes")
-        number = self.num_test_episodes
-        check(number is None or number >= 0, f"num_test_episodes must not be negative: {number}")
+        check_not_negative(self, "num_test_episodes")
 
 
 class Evaluator:

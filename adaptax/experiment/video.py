@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import AdaptaxError, check, one_line
 from adaptax.core.experience import Rollout, Step
 from adaptax.core.files import replacing
@@ -56,8 +56,7 @@ class VideoConfig:
     def __post_init__(self) -> None:
         check_positive(self, "num_episodes", "stride", "size")
         check(self.size <= MAX_SIZE, f"size must be at most {MAX_SIZE} pixels, not {self.size}")
-        negative = self.task is not None and self.task < 0
-        check(not negative, f"task must not be negative, but is {self.task}")
+        check_not_negative(self, "task")
 
 
 def film(

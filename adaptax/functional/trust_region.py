@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
 from adaptax.core.hyperparameters import Hyperparameters
@@ -56,7 +56,7 @@ class TrustRegion(Hyperparameters):
 
     def __post_init__(self) -> None:
         check_positive(self, "max_kl_step", "cg_iters", "max_backtracks", "base_eps")
-        check(self.reg_coeff >= 0, f"reg_coeff must not be negative, not {self.reg_coeff}")
+        check_not_negative(self, "reg_coeff")
         ratio = self.backtrack_ratio
         check(0 < ratio < 1, f"backtrack_ratio must lie between 0 and 1, not {ratio}")
         _check_step(self.base_eps, jnp.float32)

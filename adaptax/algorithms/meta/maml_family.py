@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from adaptax.algorithms.base import Metrics
-from adaptax.core.config import check_positive
-from adaptax.core.errors import check
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.experience import Array, PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
@@ -71,7 +70,7 @@ class MAMLConfig(ProcessorConfig):
         super().__post_init__()
         check_positive(self, "meta_batch_size", "num_episodes", "num_inner_steps")
         check_positive(self, "hidden_sizes", "init_std")
-        check(self.inner_lr >= 0, f"inner_lr must not be negative, not {self.inner_lr}")
+        check_not_negative(self, "inner_lr")
 
 
 @jax.tree_util.register_dataclass

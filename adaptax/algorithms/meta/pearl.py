@@ -26,7 +26,7 @@ from adaptax.algorithms.off_policy.family import (
     init_learner,
     target_entropy,
 )
-from adaptax.core.config import check_positive, check_unit
+from adaptax.core.config import check_not_negative, check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions
 from adaptax.core.hyperparameters import Hyperparameters
@@ -151,9 +151,9 @@ class PEARLConfig(Hyperparameters):
         )
         check_positive(self, "encoder_lr", "tau", "adam_epsilon", "lr_schedule_steps")
         check_unit(self, "discount", "tau")
-        for name in _NOT_NEGATIVE:
-            value = getattr(self, name)
-            check(value >= 0, f"{name} must not be negative, not {value}")
+        check_not_negative(self, "num_prior_steps", "num_posterior_steps")
+        check_not_negative(self, "num_extra_posterior_steps", "kl_coeff", "policy_mean_reg_coeff")
+        check_not_negative(self, "policy_std_reg_coeff", "policy_pre_activation_coeff")
         check(
             self.meta_batch_size <= self.num_train_tasks,
             f"meta_batch_size {self.meta_batch_size} must not exceed "
@@ -190,15 +190,6 @@ class PEARLConfig(Hyperparameters):
 
 MOST_LANES = 8
 """Side by side, where episodes ended early and more are needed."""
-_NOT_NEGATIVE = (
-    "num_prior_steps",
-    "num_posterior_steps",
-    "num_extra_posterior_steps",
-    "kl_coeff",
-    "policy_mean_reg_coeff",
-    "policy_std_reg_coeff",
-    "policy_pre_activation_coeff",
-)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from adaptax.algorithms.meta.maml_family import (
     task_mean,
     unroll,
 )
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
@@ -64,7 +64,7 @@ class ProMPConfig(MAMLConfig):
         super().__post_init__()
         check_positive(self, "lr", "num_epochs", "num_minibatches", "clip_range", "target_kl")
         check_positive(self, "clip_range_decay")
-        check(self.init_kl_coeff >= 0, f"init_kl_coeff must not be negative: {self.init_kl_coeff}")
+        check_not_negative(self, "init_kl_coeff")
         check(
             self.meta_batch_size % self.num_minibatches == 0,
             f"meta_batch_size {self.meta_batch_size} must be a multiple of "

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.on_policy import family
 from adaptax.algorithms.on_policy.family import State, policy_actor, scheduled
-from adaptax.core.config import check_positive, check_unit
+from adaptax.core.config import check_not_negative, check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
@@ -147,7 +147,7 @@ class RL2Config(Hyperparameters):
 
     def _check_entropy(self) -> None:
         coeff, method = self.entropy_coeff, self.entropy_method
-        check(coeff >= 0, f"entropy_coeff must not be negative, not {coeff}")
+        check_not_negative(self, "entropy_coeff")
         if method == "no_entropy":
             needs = "needs entropy_method 'regularized' or 'max', not 'no_entropy'"
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")

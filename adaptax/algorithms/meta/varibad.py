@@ -22,7 +22,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2, rl2_ppo
 from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
 from adaptax.algorithms.on_policy import family
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
@@ -89,7 +89,7 @@ class VariBADConfig(RL2PPOConfig):
         check_positive(self, "obs_embedding_size", "decoder_hidden_sizes", "elbo_lr")
         check_positive(self, "buffer_size", "num_elbo_updates", "elbo_batch_size")
         check_positive(self, "num_elbo_terms")
-        check(self.kl_coeff >= 0, f"kl_coeff must not be negative, not {self.kl_coeff}")
+        check_not_negative(self, "kl_coeff")
         check(
             len(self.decoder_hidden_sizes) > 0, "decoder_hidden_sizes must name at least one layer"
         )

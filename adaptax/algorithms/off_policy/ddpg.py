@@ -25,7 +25,8 @@ from adaptax.algorithms.off_policy.family import (
     update,
     with_target,
 )
-from adaptax.core.errors import ConfigError, check
+from adaptax.core.config import check_not_negative
+from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
@@ -48,7 +49,7 @@ class DDPGConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self.noise_std >= 0, f"noise_std must not be negative, not {self.noise_std}")
+        check_not_negative(self, "noise_std")
 
 
 class DDPG(Algorithm[State, Data]):

@@ -14,7 +14,7 @@ import optax
 
 from adaptax.algorithms.base import Metrics
 from adaptax.algorithms.program import ABSENT
-from adaptax.core.config import check_positive, check_unit
+from adaptax.core.config import check_multiple, check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout, Transitions, select
 from adaptax.core.hyperparameters import Hyperparameters
@@ -93,10 +93,7 @@ class OffPolicyConfig(Hyperparameters):
             or (isinstance(self.num_updates, int) and self.num_updates > 0),
             f"num_updates must be greater than 0 or 'auto', not {self.num_updates!r}",
         )
-        check(
-            self.num_lanes % self.num_tasks == 0,
-            f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
-        )
+        check_multiple(self, "num_lanes", "num_tasks")
 
     @property
     def lane_steps(self) -> int:

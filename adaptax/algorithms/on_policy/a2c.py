@@ -17,6 +17,7 @@ import optax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
 from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
+from adaptax.core.config import check_not_negative
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
@@ -58,7 +59,7 @@ class A2CConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        family.check_not_negative(self, "value_coeff", "entropy_coeff")
+        check_not_negative(self, "value_coeff", "entropy_coeff")
 
 
 class A2C(Algorithm[State, Rollout]):

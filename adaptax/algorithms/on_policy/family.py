@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.config import check_positive, check_unit
+from adaptax.core.config import check_multiple, check_positive, check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
@@ -138,10 +138,7 @@ class OnPolicyConfig(Hyperparameters):
         check_positive(self, "num_minibatches", "hidden_sizes", "lr", "lr_schedule_steps")
         check_positive(self, "max_grad_norm", "num_bptt_steps")
         check_unit(self, "discount", "gae_lambda")
-        check(
-            self.num_lanes % self.num_tasks == 0,
-            f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
-        )
+        check_multiple(self, "num_lanes", "num_tasks")
         check(self.memory.kind == "none" or self.shuffle != "steps", NOT_BY_STEPS)
 
     @property
@@ -401,10 +398,3 @@ def kl_exceeds(target_kl: float | None) -> Stop | None:
     if target_kl is None:
         return None
     return lambda figures: figures["approx_kl"] > 1.5 * target_kl
-
-
-def check_not_negative(config: Any, *names: str) -> None:
-    """Raise a ConfigError unless each named field is at least zero."""
-    for name in names:
-        value = getattr(config, name)
-        check(value >= 0, f"{name} must not be negative, not {value}")

@@ -17,7 +17,7 @@ import jax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family, ppo
 from adaptax.algorithms.on_policy.family import OnPolicyConfig, State
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
@@ -58,7 +58,7 @@ class PPO2Config(OnPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "num_epochs", "clip_range", "target_kl")
-        family.check_not_negative(self, "value_coeff", "entropy_coeff")
+        check_not_negative(self, "value_coeff", "entropy_coeff")
         check(
             self.normalize_advantage != "none",
             "ppo2 standardises advantages: normalize_advantage must not be 'none'",

@@ -12,8 +12,7 @@ import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import family
-from adaptax.core.config import check_positive, check_unit
-from adaptax.core.errors import check
+from adaptax.core.config import check_multiple, check_positive, check_unit
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
@@ -80,10 +79,7 @@ class ReinforceConfig(Hyperparameters):
         check_positive(self, "init_std")
         check_positive(self, "lr_schedule_steps", "max_grad_norm")
         check_unit(self, "discount")
-        check(
-            self.num_lanes % self.num_tasks == 0,
-            f"num_lanes {self.num_lanes} must be a multiple of num_tasks {self.num_tasks}",
-        )
+        check_multiple(self, "num_lanes", "num_tasks")
 
 
 Data = tuple[Rollout, jax.Array]

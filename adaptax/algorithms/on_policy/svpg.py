@@ -20,8 +20,7 @@ from jax.flatten_util import ravel_pytree
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.on_policy import a2c, family
 from adaptax.algorithms.on_policy.a2c import A2CConfig
-from adaptax.core.config import check_positive
-from adaptax.core.errors import check
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.experience import PyTree, Rollout, select
 from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
@@ -62,7 +61,7 @@ class SVPGConfig(Hyperparameters):
 
     def __post_init__(self) -> None:
         check_positive(self, "num_particles", "temperature")
-        check(self.horizon >= 0, f"horizon must not be negative, not {self.horizon}")
+        check_not_negative(self, "horizon")
 
 
 @jax.tree_util.register_dataclass

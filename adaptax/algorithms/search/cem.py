@@ -25,7 +25,7 @@ from adaptax.algorithms.search.family import (
     mean_actor,
     score_metrics,
 )
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.search import num_elites, ranking, refit, search_std
@@ -50,7 +50,7 @@ class CEMConfig(SearchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "init_std", "extra_std_generations")
-        check(self.extra_std >= 0, f"extra_std must not be negative, not {self.extra_std}")
+        check_not_negative(self, "extra_std")
         check(
             0.0 < self.elite_fraction <= 1.0 and self.num_elites >= 1,
             f"elite_fraction {self.elite_fraction} of population_size {self.population_size} must "

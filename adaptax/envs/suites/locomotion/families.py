@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.rng import named_generator
 from adaptax.envs.physics.body import Body, Physics
@@ -42,8 +42,7 @@ class DrawnTasksConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon", "num_train_tasks", "num_test_tasks")
-        check(self.task_seed >= 0, f"task_seed must not be negative, but is {self.task_seed}")
-        _check_threads(self.num_threads)
+        check_not_negative(self, "task_seed", "num_threads")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class FixedTasksConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
-        _check_threads(self.num_threads)
+        check_not_negative(self, "num_threads")
 
 
 def drawn_tasks_suite(name: str, config: DrawnTasksConfig, body: Body, draw: DrawTask) -> Suite:
@@ -118,7 +117,3 @@ def uniform_noise(
     """Gymnasium's noise of its other bodies: qpos + U(-s, s), qvel + U(-s, s)."""
     noise = jax.random.uniform(key, (num_qpos + num_qvel,), minval=-scale, maxval=scale)
     return noise[:num_qpos], noise[num_qpos:]
-
-
-def _check_threads(num_threads: int) -> None:
-    check(num_threads >= 0, f"num_threads must not be negative, but is {num_threads}")
