@@ -40,7 +40,7 @@ class Samples:
 
 
 def credited(
-    config: ProcessorConfig, max_path_length: int, history: Sequence[Rollout], *, dice: bool
+    config: ProcessorConfig, horizon: int, history: Sequence[Rollout], *, dice: bool
 ) -> Samples:
     """The last rollout of `history` with every action's credit, task by task.
 
@@ -49,16 +49,14 @@ def credited(
     before the last one.
     """
     needed = history[-2:] if config.baseline_fit == "previous" else history[-1:]
-    return _credited(config, max_path_length, dice, [rollout.steps for rollout in needed])
+    return _credited(config, horizon, dice, [rollout.steps for rollout in needed])
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _credited(
-    config: ProcessorConfig, max_path_length: int, dice: bool, history: list[Rollout]
-) -> Samples:
+def _credited(config: ProcessorConfig, horizon: int, dice: bool, history: list[Rollout]) -> Samples:
     weights = None
     for rollout in history:
-        processed = _processed(config, max_path_length, rollout, weights, dice)
+        processed = _processed(config, horizon, rollout, weights, dice)
         weights = processed.weights
     if isinstance(processed, DiceSamples):
         rollout, credit = processed.paths, processed.adjusted_reward
@@ -79,11 +77,11 @@ def _credited(
 
 def _processed(
     config: ProcessorConfig,
-    max_path_length: int,
+    horizon: int,
     rollout: Rollout,
     weights: Array | None,
     dice: bool,
 ) -> TaskSamples | DiceSamples:
     if dice:
-        return process_dice_samples(rollout, config, max_path_length, weights)
+        return process_dice_samples(rollout, config, horizon, weights)
     return process_samples(rollout, config, weights)

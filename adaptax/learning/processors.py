@@ -147,7 +147,7 @@ def _samples(config: ProcessorConfig, steps: Rollout, weights: Array | None) -> 
 def process_dice_samples(
     rollout: Rollout,
     config: ProcessorConfig,
-    max_path_length: int,
+    horizon: int,
     weights: Array | None = None,
 ) -> DiceSamples:
     """Discounted rewards minus a baseline in time alone, for DiCE (Foerster et al. 2018).
@@ -155,17 +155,17 @@ def process_dice_samples(
     `baseline="zero"` has none; `gae_lambda` and `bootstrap_truncated` are of advantages.
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
-    process = partial(_dice_samples, max_path_length)
+    process = partial(_dice_samples, horizon)
     samples: DiceSamples = in_float64(process, config, rollout.steps, weights)
     return samples
 
 
 @partial(jax.jit, static_argnums=0)
 def _dice_samples(
-    max_path_length: int, config: ProcessorConfig, steps: Rollout, weights: Array | None
+    horizon: int, config: ProcessorConfig, steps: Rollout, weights: Array | None
 ) -> DiceSamples:
-    paths = one_episode_a_lane(steps, max_path_length)
-    time = jnp.arange(max_path_length)
+    paths = one_episode_a_lane(steps, horizon)
+    time = jnp.arange(horizon)
     discounted = config.discount**time * paths.reward
     there = jnp.broadcast_to(jnp.any(paths.valid, axis=-1, keepdims=True), paths.valid.shape)
     features = zero_features if config.baseline == "zero" else linear_time_features
@@ -181,8 +181,8 @@ def _dice_samples(
     )
 
 
-def one_episode_a_lane(rollout: Rollout, max_path_length: int) -> Rollout:
-    """The same episodes [M, N * E, H], H = `max_path_length`, each in its own lane from time 0.
+def one_episode_a_lane(rollout: Rollout, horizon: int) -> Rollout:
+    """The same episodes [M, N * E, H], H = `horizon`, each in its own lane from time 0.
 
     Lanes [M, N, E * H] hold at most E episodes, as `Sampler.episodes` and `Agent.rollout` fill them
     and `check_room` makes sure; where one has fewer, lanes stay empty. The carry, which belongs to
@@ -190,32 +190,32 @@ def one_episode_a_lane(rollout: Rollout, max_path_length: int) -> Rollout:
     """
     paths = _clean(rollout)
     num_members, num_lanes, num_steps = paths.valid.shape
-    num_episodes, rest = divmod(num_steps, max_path_length)
-    check(rest == 0, f"lanes of {num_steps} steps are not made for episodes of {max_path_length}")
+    num_episodes, rest = divmod(num_steps, horizon)
+    check(rest == 0, f"lanes of {num_steps} steps are not made for episodes of {horizon}")
     time = time_in_episode(paths.terminated, paths.truncated)
     index = episode_index(paths.terminated, paths.truncated)
-    place = jnp.where(paths.valid, index * max_path_length + time, num_steps)
+    place = jnp.where(paths.valid, index * horizon + time, num_steps)
     m, n = jnp.ogrid[:num_members, :num_lanes]
 
     def split(x: jax.Array) -> jax.Array:
         moved = jnp.zeros_like(x).at[m[..., None], n[..., None], place].set(x, mode="drop")
-        shape = (num_members, num_lanes * num_episodes, max_path_length)
+        shape = (num_members, num_lanes * num_episodes, horizon)
         return moved.reshape(*shape, *x.shape[3:])
 
     split_paths: Rollout = jax.tree.map(split, paths)
     return split_paths
 
 
-def check_room(rollout: Rollout, max_path_length: int) -> None:
+def check_room(rollout: Rollout, horizon: int) -> None:
     """Raise a ConfigError where `one_episode_a_lane` would lose steps; not for use in programs."""
     valid, ends = np.asarray(rollout.valid), (rollout.terminated, rollout.truncated)
     longest = int(np.asarray(time_in_episode(*ends))[valid].max(initial=-1)) + 1
-    check(longest <= max_path_length, f"a path of {longest} steps is over {max_path_length}")
+    check(longest <= horizon, f"a path of {longest} steps is over {horizon}")
     most = int(np.asarray(episode_index(*ends))[valid].max(initial=0)) + 1
-    room = valid.shape[-1] // max_path_length
+    room = valid.shape[-1] // horizon
     check(
         most <= room,
-        f"{most} episodes in a lane of {valid.shape[-1]} steps; {max_path_length} steps for each, "
+        f"{most} episodes in a lane of {valid.shape[-1]} steps; {horizon} steps for each, "
         f"with its padding, are room for {room}",
     )
 
