@@ -29,7 +29,7 @@ def keep_compiled_programs() -> None:
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:
-        kept = own_folder(own_folder(cache_folder()) / f"jax-{processor()}")
+        kept = own_folder(own_folder(cache_folder()) / f"jax-{processor_name()}")
     except OSError:
         return
     if not os.access(kept, os.W_OK):
@@ -64,7 +64,7 @@ def drop_unfinished(kept: Path) -> None:
                 os.unlink(entry)
 
 
-def processor() -> str:
+def processor_name() -> str:
     """A name for what the processor can do.
 
     Code for one may not run on another, and JAX does not tell them apart, while home directories

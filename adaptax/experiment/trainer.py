@@ -121,7 +121,7 @@ class Trainer:
         """Iterations to come that must not be part of a call of several."""
         self._unsaved: DiskError | None = None
         """Why the last snapshot could not be written."""
-        self._from_the_start()
+        self._forget()
 
     def run(self) -> Metrics:
         """Train from the start; the last row of `progress.jsonl`.
@@ -161,7 +161,7 @@ class Trainer:
             holds_a_run = check_run_dir(self.run_dir, overwrite=overwrite)
             self._log.held = holds_a_run or self.replace_group is not None
             self._tell_of_the_suite()
-            self._from_the_start()
+            self._forget()
             self.state = state
             self._take_description({**self.description(), "run": secrets.token_hex(8)})
             if not self._log.held:
@@ -179,7 +179,7 @@ class Trainer:
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
                 self._check_networks()
-                self._from_the_start()
+                self._forget()
                 self.state = self._first_state()
             else:
                 self.load(episodes=True)
@@ -358,7 +358,7 @@ class Trainer:
             **provenance(self.suite),
         }
 
-    def _from_the_start(self) -> None:
+    def _forget(self) -> None:
         """Forget what was trained before."""
         self.iteration, self._seconds, self._num_skipped = 0, 0.0, 0
         self._last, self._unsaved, self._interrupted, self._stopped = {}, None, False, ""

@@ -11,7 +11,7 @@ from adaptax.core.config import check_numbers, check_positive, check_types
 from adaptax.core.errors import check
 from adaptax.experiment.evaluator import EvaluatorConfig
 
-Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 DEFAULT_ITERATIONS = 100
 """Of a run that has no limit."""
@@ -52,7 +52,7 @@ class TrainerConfig:
     """Evaluations in a row that are no better than the best after which to stop; None: go on."""
     callbacks: tuple[str, ...] = ()
     """Callbacks of installed packages, by name."""
-    trackers: tuple[Tracker, ...] = ()
+    trackers: tuple[TrackerName, ...] = ()
     """Whom else to tell of the run: any of tensorboard, wandb, mlflow and trackio."""
     quiet: bool = False
     """No progress on the console."""

@@ -106,7 +106,7 @@ def host_loop(
     return joined(cursor, [interact(pool, actor, cursor, num_steps, num_episodes, every)])
 
 
-def joined(cursor: Cursor, parts: Sequence[Part]) -> tuple[Rollout, Cursor]:
+def joined(cursor: Cursor, parts: Sequence[PartialRollout]) -> tuple[Rollout, Cursor]:
     """The rollout of all lanes [M, N, ...], in parts one below the other, and what follows it."""
     times = [part.pop("t") for part in parts]
     whole = jax.tree.map(_one_below_the_other, *parts)
@@ -125,7 +125,7 @@ def _one_below_the_other(*rows: np.ndarray) -> np.ndarray:
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
-Part = dict[str, Any]
+PartialRollout = dict[str, Any]
 """What comes of K lanes in a row: `rollout` with leaves [K, ...], `obs` [K, O], `episode` [K] and
 `t` after it."""
 
@@ -137,7 +137,7 @@ def interact(
     num_steps: int,
     num_episodes: int | None,
     slots: np.ndarray,
-) -> Part:
+) -> PartialRollout:
     """The host loop in the lanes `slots` [K] alone, in a row.
 
     The policy sees zeros in the others: what it answers one lane depends, in the last bit, on how

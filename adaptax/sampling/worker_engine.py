@@ -7,7 +7,7 @@ import jax
 from adaptax.core.experience import Rollout
 from adaptax.envs.pools.workers import Share, WorkerPool
 from adaptax.sampling.actors import Actor
-from adaptax.sampling.host_engine import Cursor, Part, interact, joined
+from adaptax.sampling.host_engine import Cursor, PartialRollout, interact, joined
 
 
 def worker_loop(
@@ -20,6 +20,6 @@ def worker_loop(
 
 def _interact(
     share: Share, actor: Actor, cursor: Cursor, num_steps: int, num_episodes: int | None
-) -> Part:
+) -> PartialRollout:
     """In a worker: what comes of its own lanes."""
     return interact(share, actor, cursor, num_steps, num_episodes, share.slots)

@@ -344,8 +344,9 @@ class PEARL(Algorithm[State, Data]):
             return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
         if data.learn:
-            shape, num_tasks = (config.num_updates, config.num_update_tasks), replay.sizes > 0
-            rings = jax.random.randint(rings_key, shape, 0, jnp.sum(num_tasks))
+            shape = (config.num_updates, config.num_update_tasks)
+            num_tasks = jnp.sum(replay.sizes > 0)
+            rings = jax.random.randint(rings_key, shape, 0, num_tasks)
             rings = jnp.repeat(rings, config.num_context_parts, axis=0)
             learner, figures = jax.lax.scan(step, learner, rings)
             figures = jax.tree.map(jnp.mean, figures)
