@@ -75,11 +75,6 @@ def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:
     return ends.cumsum(-1) - ends
 
 
-def episode_sums(x: np.ndarray, index: np.ndarray, valid: np.ndarray, num: int) -> np.ndarray:
-    """Sums of x [..., T] over each of the first `num` episodes of a lane: [..., num]."""
-    return np.stack([np.sum(x, axis=-1, where=valid & (index == e)) for e in range(num)], axis=-1)
-
-
 def returns_so_far(reward: jax.Array, ends: jax.Array, start: jax.Array) -> jax.Array:
     """Undiscounted sums [..., T] of the rewards of each step's episode, its own included.
 

@@ -8,7 +8,6 @@ from adaptax.functional.masking import masked_standardize
 from adaptax.functional.returns import (
     discounted_returns,
     episode_index,
-    episode_sums,
     gae,
     path_ends,
     returns_so_far,
@@ -221,23 +220,6 @@ def test_episode_index_agrees_on_jax_and_numpy():
     flags = (data["terminated"], data["truncated"])
     on_device = episode_index(*(jax.numpy.asarray(x) for x in flags))
     np.testing.assert_array_equal(on_device, episode_index(*flags))
-
-
-def test_episode_sums_add_up_each_episode():
-    reward = np.array([[1.0, 2.0, 4.0, 8.0, 16.0, 32.0]])
-    index = np.array([[0, 0, 1, 1, 2, 2]])
-    valid = np.array([[True, True, True, True, True, False]])
-    np.testing.assert_array_equal(episode_sums(reward, index, valid, 4), [[3.0, 12.0, 16.0, 0.0]])
-
-
-@pytest.mark.parametrize("value", [1e30, np.nan])
-def test_padding_changes_no_episode_sum(value):
-    data = lanes()
-    index = episode_index(data["terminated"], data["truncated"])
-    noisy = with_garbage(data, value)
-    sums = episode_sums(noisy["reward"], index, data["valid"], 5)
-    expected = episode_sums(data["reward"], index, data["valid"], 5)
-    np.testing.assert_allclose(sums, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_path_ends_with_its_episode_or_with_its_lane():
