@@ -22,6 +22,7 @@ from adaptax.core.spec import ActionSpace, Discrete, EnvSpec
 from adaptax.functional.masking import anywhere
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
+from adaptax.learning.context import bare
 from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule, Scheduled
 from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
 from adaptax.sampling.actors import Actor, UniformActor
@@ -219,7 +220,7 @@ def collect(config: OffPolicyConfig, state: State, sampler: Sampler, explorer: A
     num_lanes = config.num_lanes // len(tasks)
     goes_on = jnp.asarray(sampler.goes_on(tasks, num_lanes))
     rollout = sampler.steps(actor, tasks, num_lanes, config.lane_steps)
-    return Data(replace(rollout.steps, extras={}), goes_on, learn)
+    return Data(bare(rollout), goes_on, learn)
 
 
 def update(
