@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -23,7 +23,7 @@ from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
-from adaptax.experiment.recipe import CLASS_DEFAULTS, find_recipe
+from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe
 from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -114,9 +114,8 @@ def train(
     `seeds`, range(8) say, it is a group of runs, one a seed, in one program where the environment
     compiles.
     """
-    chosen, agent = suite_or_name, algorithm_or_name
-    _check_kind("an algorithm", agent, Algorithm)
-    _check_kind("a suite", chosen, Suite)
+    _check_kind("an algorithm", algorithm_or_name, Algorithm)
+    _check_kind("a suite", suite_or_name, Suite)
     check(seeds is None or "seed" not in settings, "train takes seed or seeds, not both")
     for room, own in (("algorithm", algorithm), ("suite", suite)):
         is_one = own is None or isinstance(own, Mapping)
@@ -124,22 +123,15 @@ def train(
     own_callbacks, named = _own_and_named(callbacks)
     settings |= named
     recipe = CLASS_DEFAULTS
-    if isinstance(chosen, str) and isinstance(agent, str):
-        recipe = find_recipe(settings.get("recipe"), agent, chosen)
+    if isinstance(suite_or_name, str) and isinstance(algorithm_or_name, str):
+        recipe = find_recipe(settings.get("recipe"), algorithm_or_name, suite_or_name)
         algorithm = recipe.algorithm_settings(algorithm or {}, settings)
         suite = recipe.settings("suite", suite or {})
         settings = {"recipe": recipe.name or None, **recipe.settings("trainer", settings)}
     else:
         check("recipe" not in settings, "a recipe goes with the names of algorithm and suite")
-    if isinstance(chosen, str):
-        chosen = make_suite(chosen, **(suite or {}))
-    else:
-        check(suite is None, "settings of a suite go with its name, not with a suite that is made")
-    if isinstance(agent, str):
-        agent = make_algorithm(agent, chosen.spec, networks, **(algorithm or {}))
-    else:
-        given = algorithm is not None or networks is not None
-        check(not given, "settings and networks go with an algorithm's name, not with an object")
+    chosen = _suite_from(suite_or_name, suite)
+    agent = _algorithm_from(algorithm_or_name, chosen.spec, networks, algorithm)
     _check_room(settings, "algorithm", algorithm_or_name, agent.config)
     _check_room(settings, "suite", suite_or_name, chosen.config)
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
@@ -150,14 +142,43 @@ def train(
     else:
         trainer = Group(config, seeds, agent, chosen, own_callbacks)
     try:
-        trainer.check_start()
-        if recipe is not CLASS_DEFAULTS and not config.quiet:
-            say(recipe.in_words(chosen.name), sys.stdout)
-        trainer.run()
+        train_by_recipe(trainer, recipe, chosen.name, trainer.run)
     except BaseException:
         trainer.close()
         raise
     return trainer
+
+
+def train_by_recipe(
+    trainer: Trainer | Group, recipe: Recipe, suite_name: str, train: Callable[[], Any]
+) -> None:
+    """Call `train` once it is known that the run can begin, and its recipe has been named."""
+    trainer.check_start()
+    if recipe is not CLASS_DEFAULTS and not trainer.config.quiet:
+        say(recipe.in_words(suite_name), sys.stdout)
+    train()
+
+
+def _suite_from(given: str | Suite, settings: Mapping[str, Any] | None) -> Suite:
+    """The suite itself, or the registered one of this name."""
+    if isinstance(given, str):
+        return make_suite(given, **(settings or {}))
+    check(settings is None, "settings of a suite go with its name, not with a suite that is made")
+    return given
+
+
+def _algorithm_from(
+    given: str | Algorithm[Any, Any],
+    spec: EnvSpec,
+    networks: Any,
+    settings: Mapping[str, Any] | None,
+) -> Algorithm[Any, Any]:
+    """The algorithm itself, or the registered one of this name."""
+    if isinstance(given, str):
+        return make_algorithm(given, spec, networks, **(settings or {}))
+    alone = settings is None and networks is None
+    check(alone, "settings and networks go with an algorithm's name, not with an object")
+    return given
 
 
 def _check_kind(what: str, given: Any, cls: type[Any]) -> None:

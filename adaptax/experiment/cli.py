@@ -173,8 +173,7 @@ def train_command(args: list[str]) -> None:
     algorithm_class, _ = find_algorithm(names[0]).load()
     _, make = find_suite(names[1]).load()
 
-    from adaptax.experiment.build import with_config
-    from adaptax.experiment.recipe import CLASS_DEFAULTS
+    from adaptax.experiment.build import train_by_recipe, with_config
     from adaptax.experiment.trainer import Trainer
 
     recipe, options = train_options(*names, args[2:])
@@ -195,14 +194,7 @@ def train_command(args: list[str]) -> None:
 
         trainer = Group(options.trainer, parse_seeds(options.seeds), algorithm, suite)
         train = partial(train_group, trainer, options.on)
-
-    def train_by_recipe() -> None:
-        trainer.check_start()
-        if recipe is not CLASS_DEFAULTS and not options.trainer.quiet:
-            say(recipe.in_words(names[1]), sys.stdout)
-        train()
-
-    _to_its_end(trainer, train_by_recipe)
+    _to_its_end(trainer, partial(train_by_recipe, trainer, recipe, names[1], train))
 
 
 def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
