@@ -45,11 +45,9 @@ def checked_space(given: Mapping[str, Any], algorithm: Settings, where: str) -> 
     try:
         space = {name: _dimension(name, value) for name, value in _named(given)}
         check(len(space) > 0, 'it names no setting, such as "algorithm.lr"')
-        for name, dimension in space.items():
-            _check(name, dimension, algorithm)
+        return {name: _of_setting(name, each, algorithm) for name, each in space.items()}
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return space
 
 
 def _named(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -83,16 +81,20 @@ def _dimension(name: str, value: Any) -> Dimension:
     check({"low", "high"} <= value.keys(), f"{name}: a range has low and high, {example}")
     low, high, log = value["low"], value["high"], value.get("log", False)
     for end in (low, high):
-        number = isinstance(end, int | float) and not isinstance(end, bool)
-        check(number and math.isfinite(end), f"{name}: expected a finite number, not {end!r}")
+        finite = _is_number(end) and math.isfinite(end)
+        check(finite, f"{name}: expected a finite number, not {end!r}")
     check(isinstance(log, bool), f"{name}: log must be true or false, not {log!r}")
     check(low < high, f"{name}: low must be less than high, not {low} and {high}")
     check(not log or low > 0, f"{name}: a range with log must have low > 0, not {low}")
     return {"low": low, "high": high, "log": log}
 
 
-def _check(name: str, dimension: Dimension, algorithm: Settings) -> None:
-    """Raise a ConfigError unless a setting exists and takes all that it is to be tried with."""
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _of_setting(name: str, dimension: Dimension, algorithm: Settings) -> Dimension:
+    """The dimension with its ends as the setting's own type has them, if that takes all of it."""
     room, _, _ = name.partition(".")
     searched = room not in ("suite", "trainer", "evaluation")
     check(
@@ -105,13 +107,13 @@ def _check(name: str, dimension: Dimension, algorithm: Settings) -> None:
     if "choices" in dimension:
         for choice in dimension["choices"]:
             _config(with_settings(algorithm, {name: choice}))
-        return
+        return dimension
+    ends = {}
     for end in ("low", "high"):
         config = _config(with_settings(algorithm, {name: dimension[end]}))
-        value = flat({ROOM: to_dict(config)})[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        check(number, f"{name} is no number: give it a list of choices")
-        dimension[end] = value
+        ends[end] = flat({ROOM: to_dict(config)})[name]
+        check(_is_number(ends[end]), f"{name} is no number: give it a list of choices")
+    return {**dimension, **ends}
 
 
 def _config(algorithm: Settings) -> Any:
