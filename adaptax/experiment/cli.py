@@ -317,21 +317,14 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
-    from adaptax.experiment.sweep import Sweep
-    from adaptax.experiment.sweep_record import is_sweep, read_sweep
+    from adaptax.experiment.sweep_record import is_sweep
     from adaptax.experiment.weights import not_whole
 
     run_dir = run_path(options.run_dir)
     if is_pretrained(run_dir):
         raise ConfigError(not_whole(options.run_dir))
     if is_sweep(run_dir):
-        as_planned = options.num_iterations is options.num_workers is None
-        check(
-            as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet"
-        )
-        plan, _ = read_sweep(run_dir)
-        set_up_process(_cores_for(run_dir, plan.training["trainer"]["num_cores"]))
-        _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)
+        _resume_sweep(options, run_dir)
         return
     changes["num_workers"] = options.num_workers
     seeds = group_seeds(run_dir)
@@ -344,6 +337,17 @@ def resume_command(args: list[str]) -> None:
         return
     trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
     _to_its_end(trainer, trainer.resume)
+
+
+def _resume_sweep(options: ResumeArgs, run_dir: Path) -> None:
+    from adaptax.experiment.sweep import Sweep
+    from adaptax.experiment.sweep_record import read_sweep
+
+    as_planned = options.num_iterations is options.num_workers is None
+    check(as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet")
+    plan, _ = read_sweep(run_dir)
+    set_up_process(_cores_for(run_dir, plan.training["trainer"]["num_cores"]))
+    _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)
 
 
 def evaluate_command(args: list[str]) -> None:

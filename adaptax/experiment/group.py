@@ -227,23 +227,12 @@ class Group:
                         except Exception as error:
                             failed[i] = error
                             del asked[i]
-                            self._tell(progress, self.seeds[i], f"failed: {_why(error)}")
-                            if not isinstance(error, AdaptaxError):
-                                traceback.print_exception(error)
+                            self._tell_failure(progress, self.seeds[i], error)
                     if self._interrupted:  # perhaps before some of them had begun
                         for i in asked:
                             self.members[i].break_off()
                     if asked:
-                        first = min(self.members[i].iteration for i in asked) + 1
-                        progress.begin(f"iteration {first}")
-                        self._answer(list(asked), limits)
-                        newest = {
-                            self.seeds[i]: rows[-1]
-                            for i, rows in self._answers.items()
-                            if not isinstance(rows, Exception)
-                        }
-                        if newest:
-                            progress.update_group(newest)
+                        self._go_on(list(asked), limits, progress)
             except BaseException as error:
                 self._leave(asked, error)
                 raise
@@ -256,6 +245,25 @@ class Group:
             each = "" if self.members[0].has_commands else "evaluate() of each of group.members"
             say(whats_next(self.run_dir, each), sys.stdout)
         return [ended[i] for i in range(len(trainings))]
+
+    def _tell_failure(self, progress: Progress, seed: int, error: Exception) -> None:
+        """Say at once why a member fails, and where, if that is no fault of its user."""
+        self._tell(progress, seed, f"failed: {_why(error)}")
+        if not isinstance(error, AdaptaxError):
+            traceback.print_exception(error)
+
+    def _go_on(self, places: list[int], limits: dict[str, float], progress: Progress) -> None:
+        """Have the next rows of these members, and show how far they are."""
+        first = min(self.members[i].iteration for i in places) + 1
+        progress.begin(f"iteration {first}")
+        self._answer(places, limits)
+        newest = {
+            self.seeds[i]: rows[-1]
+            for i, rows in self._answers.items()
+            if not isinstance(rows, Exception)
+        }
+        if newest:
+            progress.update_group(newest)
 
     def _leave(self, asked: dict[int, Training], error: BaseException) -> None:
         """Have members write what they have made; the others end by the error."""
