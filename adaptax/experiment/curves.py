@@ -288,7 +288,12 @@ def smoothed(y: np.ndarray) -> np.ndarray:
 
 def tasks_of(runs: list[Run]) -> str:
     """What the last evaluations of runs were on."""
-    words = {tasks_in_words(run.evaluations[-1]) for run in runs}
+    return tasks_of_all(run.evaluations[-1] for run in runs)
+
+
+def tasks_of_all(evaluations: Iterable[Row]) -> str:
+    """What evaluations were on, in words that hold for each of them."""
+    words = {tasks_in_words(row) for row in evaluations}
     return words.pop() if len(words) == 1 else "tasks of the evaluation"
 
 

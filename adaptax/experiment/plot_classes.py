@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptax.core.errors import AdaptaxError
-from adaptax.experiment.curves import SMOOTHING, checked_rows, has_interval, is_figure
-from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.curves import (
+    SMOOTHING,
+    checked_rows,
+    has_interval,
+    is_figure,
+    tasks_of_all,
+)
 from adaptax.experiment.logger import Row, after_adaptation
 from adaptax.experiment.plot import COLOURS, save_picture
 from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, refuse_links
@@ -49,8 +54,7 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     ratios = [len(training) + 1, len(held_out) + 1]
     upper, lower = figure.subplots(2, 1, height_ratios=ratios, sharex=True)
     _draw(upper, training, "training classes, end of training", COLOURS[1])
-    words = {tasks_in_words(row) for row in rows if row is not None}
-    what = words.pop() if len(words) == 1 else "tasks of the evaluation"
+    what = tasks_of_all(row for row in rows if row is not None)
     _draw(lower, held_out, f"{what}, after adaptation", COLOURS[0])
     lower.set_xlabel("share of episodes with success at any step")
     lower.set_xlim(0.0, 1.0)
@@ -60,12 +64,12 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
 
 def _last_with_classes(run_dir: Path) -> Row | None:
     refuse_links(run_dir)
-    rows = checked_rows(run_dir / EVALUATIONS, _is_evaluation)
+    rows = checked_rows(run_dir / EVALUATIONS, _classes_fit)
     return rows[-1] if rows and rows[-1].get("classes") else None
 
 
-def _is_evaluation(row: Row) -> bool:
-    """Whether what a row tells of classes, if anything, is in its types."""
+def _classes_fit(row: Row) -> bool:
+    """Whether what a row of `evaluations.jsonl` tells of classes, if anything, is in its types."""
     classes = row.get("classes", {})
     return isinstance(classes, dict) and all(map(_is_class, classes.values()))
 
@@ -78,13 +82,14 @@ def _is_class(figures: Any) -> bool:
     return isinstance(last, dict) and has_interval(last, "success")
 
 
-def _is_training(row: Row) -> bool:
+def _shares_fit(row: Row) -> bool:
+    """Whether what a row of `progress.jsonl` tells of classes, if anything, is in its types."""
     return all(is_figure(value) for name, value in row.items() if name.startswith(PREFIX))
 
 
 def _training(run_dir: Path) -> dict[str, Bar]:
     """The bars of one run, without an interval: its goals are not told apart in the log."""
-    rows = checked_rows(run_dir / PROGRESS, _is_training)
+    rows = checked_rows(run_dir / PROGRESS, _shares_fit)
     rows = rows[-max(1, round(SMOOTHING * len(rows))) :]
     names = dict.fromkeys(name for row in rows for name in row if name.startswith(PREFIX))
     columns = {name: np.array([r[name] for r in rows if name in r], np.float64) for name in names}
