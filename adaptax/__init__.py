@@ -55,10 +55,18 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.algorithms.search.nop import NOPConfig as NOPConfig
     from adaptax.core.experience import Rollout as Rollout
     from adaptax.core.experience import Step as Step
+    from adaptax.core.spec import Continuous as Continuous
+    from adaptax.core.spec import Discrete as Discrete
+    from adaptax.core.spec import EnvSpec as EnvSpec
+    from adaptax.core.spec import MultiDiscrete as MultiDiscrete
     from adaptax.envs.env import Env as Env
     from adaptax.envs.suite import Suite as Suite
+    from adaptax.envs.suites.compiled import compiled_suite as compiled_suite
     from adaptax.envs.suites.gym import gym_suite as gym_suite
+    from adaptax.envs.suites.gym import vector_suite as vector_suite
     from adaptax.envs.task import Task as Task
+    from adaptax.envs.task import TaskList as TaskList
+    from adaptax.envs.task import TaskRange as TaskRange
     from adaptax.experiment.agent import Agent as Agent
     from adaptax.experiment.agent import load as load
     from adaptax.experiment.build import load_run as load_run
@@ -84,10 +92,18 @@ _MODULES = {
     "Algorithm": "adaptax.algorithms.base",
     "Rollout": "adaptax.core.experience",
     "Step": "adaptax.core.experience",
+    "Continuous": "adaptax.core.spec",
+    "Discrete": "adaptax.core.spec",
+    "EnvSpec": "adaptax.core.spec",
+    "MultiDiscrete": "adaptax.core.spec",
     "Env": "adaptax.envs.env",
-    "gym_suite": "adaptax.envs.suites.gym",
     "Suite": "adaptax.envs.suite",
+    "compiled_suite": "adaptax.envs.suites.compiled",
+    "gym_suite": "adaptax.envs.suites.gym",
+    "vector_suite": "adaptax.envs.suites.gym",
     "Task": "adaptax.envs.task",
+    "TaskList": "adaptax.envs.task",
+    "TaskRange": "adaptax.envs.task",
     "Agent": "adaptax.experiment.agent",
     "load": "adaptax.experiment.agent",
     "load_run": "adaptax.experiment.build",

@@ -29,7 +29,8 @@ NAMES = {
         "Evaluator",
         "EvaluatorConfig",
     ),
-    *("Algorithm", "Env", "Step", "Rollout"),
+    *("Algorithm", "Env", "Step", "Rollout", "EnvSpec", "Continuous", "Discrete", "MultiDiscrete"),
+    *("TaskList", "TaskRange", "compiled_suite", "vector_suite"),
     *("Callback", "EarlyStopping", "TensorBoard", "WandB", "MLflow", "Trackio"),
 }
 TIMED = """

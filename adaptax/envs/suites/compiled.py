@@ -11,5 +11,8 @@ from adaptax.envs.task import TaskDistribution
 
 
 def compiled_suite(name: str, env: Env, train: TaskDistribution, test: TaskDistribution) -> Suite:
-    """A suite of `env` whose rollouts, policy included, are one program each."""
+    """A suite of `env` whose rollouts, policy included, are one program each.
+
+    `train` and `test` are what tasks are drawn from, a `TaskList` or a `TaskRange` each.
+    """
     return Suite(name, env.spec, train, test, partial(CompiledPool, env), engine="compiled")
