@@ -143,6 +143,7 @@ def test_first_order_leaves_out_the_inner_steps_derivative(num_inner):
         assert np.linalg.norm(full - first) > 0.05 * np.linalg.norm(full)
 
 
+@pytest.mark.slow
 def test_first_order_is_the_gradient_at_the_adapted_parameters():
     with jax.enable_x64(True):
         config = VPGMAMLConfig(**SMALL, first_order=True)
@@ -338,6 +339,7 @@ def test_dice_maml_with_a_plain_outer_objective_takes_the_step_of_vpg_maml():
     assert max(jax.tree.leaves(differences)) > 1e-3
 
 
+@pytest.mark.slow
 def test_returns_are_means_over_the_episodes_of_each_stage():
     suite, rollouts = cliff_suite(), []
 

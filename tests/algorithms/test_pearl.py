@@ -126,6 +126,7 @@ def test_only_rewards_count_where_all_is_terminal(critic):
     assert figures["critic_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_target_with_a_value_function_is_the_golden_one():
     """R = 2, scale 5, discount .9, V = 3, Q = 0: y = 12.7, or 10 at a terminal step."""
     algorithm, learner = agent(critic="value", reward_scale=5.0)
@@ -422,6 +423,7 @@ def scheduled():
     return recorded(point_suite(), **SCHEDULE)
 
 
+@pytest.mark.slow
 def test_the_schedule_is_prior_posterior_extra_in_whole_episodes():
     seen, _ = scheduled()
     shapes = [entry.rollout.valid.shape for entry in seen]

@@ -381,6 +381,7 @@ own_networks = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @own_networks
 def test_an_update_of_ones_own_network_is_that_of_its_steps(network):
     with jax.enable_x64(True):

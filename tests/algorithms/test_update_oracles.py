@@ -369,6 +369,7 @@ def test_sac_moves_as_its_oracle():
     assert np.any(np.array(raw) > sac.HIGHEST), "no deviation was at its bound"
 
 
+@pytest.mark.slow
 def test_pearl_moves_as_its_oracle():
     rates = {"policy_lr": 0.01, "critic_lr": 0.02, "value_lr": 0.03, "encoder_lr": 0.04}
     weights = {

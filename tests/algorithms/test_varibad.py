@@ -104,6 +104,7 @@ def error_of_step(algorithm, decoders, trials, z, where) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_the_last_trials_are_kept_as_the_agent_saw_them():
     algorithm, state, data = iterated(2, buffer_size=12)
     assert int(state.num_trials) == 16
@@ -120,6 +121,7 @@ def test_the_last_trials_are_kept_as_the_agent_saw_them():
     assert np.all(np.asarray(state.trials.sizes) > 0)
 
 
+@pytest.mark.slow
 def test_the_policy_acts_on_the_beliefs_that_decoders_learn_from():
     algorithm, state, _ = iterated(1)
     sampler = train_sampler(CLIFF)

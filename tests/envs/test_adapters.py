@@ -89,6 +89,7 @@ def test_a_time_limit_of_gymnax_truncates():
 SMALL_XLAND = {"num_train_tasks": 6, "num_test_tasks": 3, "horizon": 60}
 
 
+@pytest.mark.slow
 def test_an_episode_is_what_xland_steps():
     xminigrid = pytest.importorskip("xminigrid")
     from xminigrid.types import RuleSet

@@ -318,6 +318,7 @@ def test_python_trains_a_group(tmp_path):
     assert [member.iteration for member in runs.members] == [2, 2]
 
 
+@pytest.mark.slow
 def test_evaluate_and_plot_take_groups(tmp_path, capsys):
     run_dir = tmp_path / "ppo"
     args = ["train", "ppo", "point-goal", "--seeds", "0,3", "--run-dir", str(run_dir), "--quiet"]

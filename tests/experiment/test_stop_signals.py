@@ -129,6 +129,7 @@ print("lives on", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_from_python_a_second_ctrl_c_is_a_keyboard_interrupt_and_the_process_lives_on(tmp_path):
     here = Path(__file__).parent
     paths, run_dir = [str(here), str(here.parent)], str(tmp_path / "run")

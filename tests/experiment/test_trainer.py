@@ -565,6 +565,7 @@ def test_there_is_nothing_to_resume_where_there_is_no_run(tmp_path):
     assert not (tmp_path / "nope").exists()
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_several_iterations_at_once_leaves_a_snapshot(
     tmp_path, monkeypatch
 ):

@@ -138,6 +138,7 @@ def test_padding_is_no_transition_and_lanes_of_any_length_go_on(seed, n, num_ste
     assert held(replay) == expected(rollout, n, cut=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.sampled_from([2, 3]), num_steps=st.sampled_from([1, 15]))
 def test_a_fresh_start_leaves_no_reward_to_those_that_waited(seed, n, num_steps):

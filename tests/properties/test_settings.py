@@ -80,6 +80,7 @@ def through_flags(monkeypatch, tmp_path):
 
     class NoTrainer:
         def __init__(self, *given) -> None:
+            self.config = given[0]
             trainers.append(given)
 
         def run(self) -> None:
