@@ -129,11 +129,12 @@ def check_numbers(config: Any, where: str, of_any_size: Collection[str] = ()) ->
         for item in value if isinstance(value, tuple) else (value,):
             finite = not isinstance(item, float) or math.isfinite(item)
             check(finite, f"{path} must be a finite number, not {item}")
-            free = f.name.endswith("seed") or f.name in of_any_size
-            fits = free or not isinstance(item, int) or abs(item) < 2**31
-            check(fits, f"{path} must be less than 2^31, not {item}")
-            counted = f.name not in of_any_size or not isinstance(item, int) or abs(item) <= 2**53
-            check(counted, f"{path} must be at most 2^53, not {item}")
+            if not isinstance(item, int):
+                continue
+            if f.name in of_any_size:
+                check(abs(item) <= 2**53, f"{path} must be at most 2^53, not {item}")
+            elif not f.name.endswith("seed"):
+                check(abs(item) < 2**31, f"{path} must be less than 2^31, not {item}")
 
 
 def check_unit(config: Any, *names: str) -> None:

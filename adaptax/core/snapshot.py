@@ -89,19 +89,14 @@ class Snapshots:
 
     def holds(self, iteration: int) -> bool:
         """Whether there is a whole snapshot of `iteration`, and of this run."""
-        path, about = self._path(iteration), self._about(iteration)
-        told = about.get("iteration"), about.get("owner")
-        if told != (iteration, dict(self.owner or {})):
-            return False
         try:
-            return path.is_dir() and _digests(path) == about.get("files")
-        except GONE:
+            self._check(iteration)
+        except SnapshotError:
             return False
-        except OSError as error:
-            raise _unread(path, error) from error
+        return True
 
-    def load(self, iteration: int) -> PyTree:
-        """The tree of one snapshot; raises SnapshotError if it is damaged."""
+    def _check(self, iteration: int) -> None:
+        """Raise a SnapshotError unless a snapshot is as it was written, and of this run."""
         path, about = self._path(iteration), self._about(iteration)
         try:
             found = _digests(path) if path.is_dir() else None
@@ -119,6 +114,11 @@ class Snapshots:
             )
         if self.owner is not None and about["owner"] != self.owner:
             raise SnapshotError(f"snapshot {path} is not of this run")
+
+    def load(self, iteration: int) -> PyTree:
+        """The tree of one snapshot; raises SnapshotError if it is damaged."""
+        self._check(iteration)
+        path = self._path(iteration)
         try:
             return _read(path)
         except MemoryError as error:

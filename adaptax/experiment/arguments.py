@@ -16,7 +16,7 @@ from tyro.conf import Positional
 
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.choices import Metric, VideoFormat, Where
-from adaptax.experiment.console import say
+from adaptax.experiment.console import WARNING, say
 
 C = TypeVar("C")
 Import = Annotated[str | None, tyro.conf.arg(name="import", metavar="MODULE")]
@@ -349,4 +349,4 @@ def flag_value(args: Sequence[str], flag: str) -> str | None:
 def one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
     """Show a warning as one line on stderr; takes the place of `warnings.showwarning`."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its warnings
-    say(f"adaptax: warning: {text}", sys.stderr)
+    say(f"{WARNING}{text}", sys.stderr)

@@ -45,7 +45,7 @@ from adaptax.experiment.arguments import (
     one_line_warning,
     parse,
 )
-from adaptax.experiment.console import say, settle, shell_command
+from adaptax.experiment.console import ERROR, say, settle, shell_command
 from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers, own_process
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def in_one_line(*, trains: bool) -> Iterator[None]:
         if not trains and sys.stdout is not None:
             sys.stdout.flush()
     except AdaptaxError as error:
-        say(f"adaptax: {error}", sys.stderr)
+        say(f"{ERROR}{error}", sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader, `head` for example, has gone
         if trains:  # whose output does not end it: something else has
@@ -133,16 +133,16 @@ def in_one_line(*, trains: bool) -> Iterator[None]:
     except OSError as error:
         if trains or error.filename is not None or error.errno not in FULL:
             raise
-        say(f"adaptax: cannot write the output: {error.strerror}", sys.stderr)
+        say(f"{ERROR}cannot write the output: {error.strerror}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
-        say(f"adaptax: {stop if stop.args else 'interrupted'}", sys.stderr)
+        say(f"{ERROR}{stop if stop.args else 'interrupted'}", sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:
         if not out_of_memory(error):
             raise
         needless = "fewer lanes or tasks, smaller batches or networks need less"
-        say(f"adaptax: out of memory: {one_line(error)}; {needless}", sys.stderr)
+        say(f"{ERROR}out of memory: {one_line(error)}; {needless}", sys.stderr)
         sys.exit(2)
     finally:
         settle(sys.stdout)

@@ -7,6 +7,9 @@ import os
 import shlex
 from typing import Any, TextIO
 
+ERROR, WARNING = "adaptax: ", "adaptax: warning: "
+"""Beginnings of the lines that a program complains in."""
+
 
 class Forgiving:
     """A text stream that drops what cannot be written; after a reader that has gone, all."""

@@ -21,12 +21,11 @@ from adaptax.core.cores import bind, usable_cores
 from adaptax.core.errors import check
 from adaptax.envs.pools.ray_crew import connected
 from adaptax.experiment.choices import Where
+from adaptax.experiment.console import ERROR, WARNING
 from adaptax.experiment.stop_signals import INTERRUPTED, STOP_SIGNALS
 
 CARRIED = ("ADAPTAX_", "JAX_", "XLA_", "PYTHONPATH")
 """Beginnings of the environment variables that go to other machines."""
-ERROR, WARNING = "adaptax: ", "adaptax: warning: "
-"""Beginnings of the lines that a program complains in."""
 LOST = -signal.SIGKILL
 """Exit code of a task whose machine was lost."""
 
@@ -271,6 +270,6 @@ def _answer(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> tuple[in
         complaints.seek(0)
         lines = complaints.read().decode(errors="replace").splitlines()
     warned = [line for line in lines if line.startswith(WARNING)]
-    errors = [line for line in lines if line.startswith(ERROR) and line not in warned]
+    errors = [s for s in lines if s.startswith(ERROR) and not s.startswith(WARNING)]
     said = (errors or lines or [""])[-1]
     return code, said, list(dict.fromkeys(line.removeprefix(WARNING) for line in warned))

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from adaptax.experiment.console import say, settle
+from adaptax.experiment.console import ERROR, say, settle
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 1.0
@@ -138,4 +138,4 @@ class _Watch:
         with suppress(Exception):
             if sys.stdout.isatty():
                 say("\x1b[?25h", sys.stdout)  # the cursor, which a live line hides
-        say(f"adaptax: {self._parting()}", sys.stderr)
+        say(f"{ERROR}{self._parting()}", sys.stderr)

@@ -617,15 +617,15 @@ class Trainer:
         """
         if self._log.held:  # what it would replace is of another run
             return
-        tree = {
-            "state": flatten(self.state),
-            "sampler": sampler,
-            "seconds": self._seconds,
-            "callbacks": self.callbacks.save(),
-        }
         try:
             self._log.flush()
             if not self._snapshots.holds(self.iteration):
+                tree = {
+                    "state": flatten(self.state),
+                    "sampler": sampler,
+                    "seconds": self._seconds,
+                    "callbacks": self.callbacks.save(),
+                }
                 self._snapshots.save(self.iteration, tree, self._last.get("train/return"))
             self._unsaved = None
         except DiskError as error:
