@@ -53,15 +53,23 @@ PIECES = "--algorithm.num-bptt-steps 100"
 TEN = "--algorithm.num-minibatches 10"
 REWARDS = "--algorithm.normalize-rewards --algorithm.reward-scale 0.01"
 BOUNDS = "--algorithm.min-std 0.5 --algorithm.max-std 1.5 --algorithm.tanh-mean"
+RECIPE = f"{PIECES} {TEN} {REWARDS}"
 SETTINGS = {
     "base": "",
     "std0.5": "--algorithm.init-std 0.5",
     "bptt100": f"{PIECES} {TEN}",
     "bptt100-std0.5-mb20": f"{PIECES} --algorithm.num-minibatches 20 --algorithm.init-std 0.5",
     "norm": REWARDS,
-    "bptt100-norm": f"{PIECES} {TEN} {REWARDS}",
-    "bptt100-norm-lr5e-4": f"{PIECES} {TEN} {REWARDS} --algorithm.lr 5e-4",
-    "bptt100-norm-bounds": f"{PIECES} {TEN} {REWARDS} {BOUNDS}",
+    "bptt100-norm": RECIPE,
+    "bptt100-norm-lr5e-4": f"{RECIPE} --algorithm.lr 5e-4",
+    "bptt100-norm-bounds": f"{RECIPE} {BOUNDS}",
+    "generated": f"{RECIPE} --algorithm.heads.kind generated",
+    "state": f"{RECIPE} --algorithm.heads.kind state",
+    "gru256": f"{RECIPE} --algorithm.memory.size 256",
+    "no-memory": f"{RECIPE} --algorithm.memory.kind none",
+    "two-hot": f"{RECIPE} --algorithm.critic two_hot",
+    "linear": f"{RECIPE} --algorithm.critic linear",
+    "episodes4": f"{RECIPE} --algorithm.num-episodes 4 --algorithm.meta-batch-size 20",
 }
 """By name: flags beside the base's, which come before them."""
 
