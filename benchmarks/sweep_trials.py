@@ -40,8 +40,8 @@ def train(job: dict[str, Any]) -> None:
     from adaptax.experiment.build import make_algorithm, make_suite
     from adaptax.experiment.cli import set_up_process
     from adaptax.experiment.group import Group
+    from adaptax.experiment.job import job_of
     from adaptax.experiment.jobs import Processes
-    from adaptax.experiment.member import spec_of, words_of
     from adaptax.experiment.trainer_config import TrainerConfig
 
     keep_compiled_programs()
@@ -60,9 +60,8 @@ def train(job: dict[str, Any]) -> None:
             while waiting or places.running:
                 while waiting and len(places.running) < places.size:
                     i, (agent, config) = waiting.pop(0)
-                    places.start(
-                        str(i), words_of({**spec_of(agent, suite, config), "seeds": seeds})
-                    )
+                    own = job_of(agent, suite, config, seeds=tuple(seeds))
+                    places.start(str(i), own.program)
                 time.sleep(0.05)
                 assert all(ended.problem is None for ended in places.ended())
         return

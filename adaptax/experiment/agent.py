@@ -221,7 +221,7 @@ def load(
     except (KeyError, TypeError, ValueError) as error:
         raise AdaptaxError(f"{where} has no spec of an environment: {one_line(error)}") from None
     try:
-        algorithm = recorded_algorithm(recorded, spec, networks)
+        algorithm = recorded_algorithm(recorded["algorithm"], spec, networks)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     check_networks(run_dir, recorded, algorithm)

@@ -257,7 +257,7 @@ def load_run(
             check("num_workers" in settings, f"the environments of {name!r} have no workers")
             settings["num_workers"] = num_workers
         suite = recorded_suite(**settings)
-        algorithm = recorded_algorithm(recorded, suite.spec, networks)
+        algorithm = recorded_algorithm(recorded["algorithm"], suite.spec, networks)
     except ConfigError as error:
         raise ConfigError(f"{run_dir / CONFIG}: {error}") from None
     recorded_trainer(run_dir)
@@ -277,7 +277,7 @@ def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
         if not (folder / CONFIG).exists():  # it has not begun
             return first.algorithm
         recorded = read_config(folder)
-        algorithm = recorded_algorithm(recorded, first.suite.spec, networks=None)
+        algorithm = recorded_algorithm(recorded["algorithm"], first.suite.spec, networks=None)
         # The same object where it can be, whatever an algorithm compares itself by.
         return first.algorithm if algorithm.config == first.algorithm.config else algorithm
 
@@ -293,10 +293,10 @@ def recorded_trainer(run_dir: Path) -> TrainerConfig:
 
 
 def recorded_algorithm(
-    recorded: dict[str, Any], spec: EnvSpec, networks: Any
+    described: dict[str, Any], spec: EnvSpec, networks: Any
 ) -> Algorithm[Any, Any]:
-    """The algorithm that the config of a run describes."""
-    settings = {k: v for k, v in recorded["algorithm"].items() if k != "networks"}
+    """The algorithm that the config of a run describes, under `algorithm`."""
+    settings = {k: v for k, v in described.items() if k != "networks"}
     name = settings.pop("name")
     try:
         find_algorithm(name)

@@ -346,7 +346,7 @@ def _resume_sweep(options: ResumeArgs, run_dir: Path) -> None:
     as_planned = options.num_iterations is options.num_workers is None
     check(as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet")
     plan, _ = read_sweep(run_dir)
-    set_up_process(_cores_for(run_dir, plan.training["trainer"]["num_cores"]))
+    set_up_process(_cores_for(run_dir, plan.training.trainer["num_cores"]))
     _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)
 
 

@@ -54,6 +54,7 @@ from adaptax.experiment.run_dir import (
     clear_run,
     locked,
     make_run_dir,
+    names_in,
     writing,
 )
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
@@ -188,10 +189,7 @@ class Group:
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
         run_dir, overwrite = self.run_dir, self.config.overwrite
-        is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
-        if not is_dir and os.path.exists(run_dir):
-            raise AdaptaxError(f"{run_dir} is a file, not a folder for a group of runs")
-        if not is_dir or {path.name for path in run_dir.iterdir()} <= {f"{GROUP}.tmp"}:
+        if names_in(run_dir) <= {f"{GROUP}.tmp"}:
             return
         if not (run_dir / GROUP).exists():
             raise AdaptaxError(

@@ -11,11 +11,11 @@ from adaptax.core.cores import usable_cores
 from adaptax.experiment.choices import Where
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group
+from adaptax.experiment.job import job_of
 from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import newest_row
-from adaptax.experiment.member import begun, spec_of, words_of
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import PROGRESS
+from adaptax.experiment.run_dir import CONFIG, PROGRESS
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.trainer import whats_next
 
@@ -46,10 +46,14 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
     programs = {}
     for member in group.members:
         config = replace(member.config, num_cores=None)
-        spec = spec_of(member.algorithm, member.suite, config)
-        replaces = None if member.replace_group is None else list(group.seeds)
-        spec |= {"go_on": go_on and all(begun(spec)), "replaces": replaces}
-        programs[config.seed] = words_of(spec)
+        own = job_of(
+            member.algorithm,
+            member.suite,
+            config,
+            go_on=go_on and (member.run_dir / CONFIG).exists(),
+            replaces=None if member.replace_group is None else group.seeds,
+        )
+        programs[config.seed] = own.program
     return programs
 
 

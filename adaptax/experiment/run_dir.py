@@ -205,15 +205,24 @@ def _lock(path: Path) -> int:
     return file
 
 
+def names_in(run_dir: Path) -> set[str]:
+    """What is in a directory that runs are to take; nothing where there is none.
+
+    An AdaptaxError where it is a file.
+    """
+    if os.path.isdir(run_dir):  # which a name that is too long is not; Path.is_dir raises
+        return set(os.listdir(run_dir))
+    if os.path.exists(run_dir):
+        raise AdaptaxError(f"{run_dir} is a file, not a directory: choose another --run-dir")
+    return set()
+
+
 def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
     """Refuse a directory that holds something, but for a run that may be overwritten.
 
     Whether there is such a run.
     """
-    is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
-    if not is_dir and os.path.exists(run_dir):
-        raise AdaptaxError(f"{run_dir} is a file, not a run directory")
-    if not is_dir or {path.name for path in run_dir.iterdir()} <= {LOCK, UNFINISHED}:
+    if names_in(run_dir) <= {LOCK, UNFINISHED}:
         return False
     try:
         read_config(run_dir)

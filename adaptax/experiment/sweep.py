@@ -8,13 +8,12 @@ of their own. A trial's settings follow from the sweep's seed, its number and th
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -36,13 +35,21 @@ from adaptax.experiment.build import (
 )
 from adaptax.experiment.choices import Metric, Where
 from adaptax.experiment.console import say, shell_command
-from adaptax.experiment.group import Group, checked_seeds
+from adaptax.experiment.group import Group, checked_seeds, has_begun
 from adaptax.experiment.group_processes import train_group
+from adaptax.experiment.job import Job, job_of
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import after_adaptation, read_rows
-from adaptax.experiment.member import Spec, begun, folders_of, spec_of, words_of
 from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
-from adaptax.experiment.run_dir import EVALUATIONS, SWEEP, WINNER, locked, make_run_dir, writing
+from adaptax.experiment.run_dir import (
+    EVALUATIONS,
+    SWEEP,
+    WINNER,
+    locked,
+    make_run_dir,
+    names_in,
+    writing,
+)
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import finish_iteration_on_signal
 from adaptax.experiment.sweep_record import (
@@ -107,7 +114,7 @@ def sweep(
     run_dir = trainer.pop("run_dir", f"{default_run_dir(algorithm_name, suite_name)}-sweep")
     config = from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}, where="trainer")
     plan = make_plan(
-        spec_of(agent, made, config),
+        job_of(agent, made, config),
         space,
         seeds=seeds,
         winner_seeds=winner_seeds,
@@ -120,7 +127,7 @@ def sweep(
 
 
 def make_plan(
-    training: Spec,
+    training: Job,
     space: str | Path | Mapping[str, Any],
     *,
     seeds: Sequence[int],
@@ -141,7 +148,7 @@ def make_plan(
         where, space = str(space), read_space(Path(space))
     plan = Plan(
         training=training,
-        space=checked_space(space, training["algorithm"], where),
+        space=checked_space(space, training.algorithm, where),
         seeds=seeds,
         winner_seeds=fresh,
         **others,
@@ -151,12 +158,12 @@ def make_plan(
     check(plan.num_trials > 0, f"trials must be greater than 0, not {plan.num_trials}")
     at_once = plan.num_processes is None or plan.num_processes > 0
     check(at_once, f"num_processes must be greater than 0, not {plan.num_processes}")
-    trainer = training["trainer"]
+    trainer = training.trainer
     evaluated = trainer["evaluation_interval"] is not None
     check(evaluated, "a sweep compares evaluations: it needs an evaluation_interval")
     check(not trainer["overwrite"], "a sweep replaces nothing: choose another --run-dir")
-    known = plan.metric != "success" or recorded_suite(**training["suite"]).spec.has_success
-    check(known, f"{training['suite']['name']} knows no success: take --metric return")
+    known = plan.metric != "success" or recorded_suite(**training.suite).spec.has_success
+    check(known, f"{training.suite['name']} knows no success: take --metric return")
     return plan
 
 
@@ -169,7 +176,7 @@ class Sweep:
         """`quiet` is by default the trainer's."""
         _check_optuna()
         self.run_dir, self.plan, self.where = run_dir, plan, where
-        self.quiet = plan.training["trainer"]["quiet"] if quiet is None else quiet
+        self.quiet = plan.training.trainer["quiet"] if quiet is None else quiet
         self._jobs = jobs(where, plan.num_processes)
         self._interrupted = False
         self._pruned: set[int] = set()
@@ -200,10 +207,7 @@ class Sweep:
                 f"{run_dir} holds a sweep already; go on with `{self._way_on}`, or choose another "
                 "--run-dir"
             )
-        is_dir = os.path.isdir(run_dir)  # which a name that is too long is not; Path.is_dir raises
-        is_file = not is_dir and os.path.exists(run_dir)
-        unfinished = {LOCK, f"{SWEEP}.new"}
-        if is_file or (is_dir and {p.name for p in run_dir.iterdir()} - unfinished):
+        if not names_in(run_dir) <= {LOCK, f"{SWEEP}.new"}:
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no sweep; choose another --run-dir"
             )
@@ -283,7 +287,7 @@ class Sweep:
 
         trials = self.study.get_trials()
         # A sampler of its own, so that what it draws does not depend on what this process did.
-        draw = named_generator(self.plan.training["trainer"]["seed"], "sweep", len(trials))
+        draw = named_generator(self.plan.training.trainer["seed"], "sweep", len(trials))
         sampler = optuna.samplers.TPESampler(seed=int(draw.integers(2**32)))
         scratch = optuna.create_study(direction="maximize", sampler=sampler)
         scratch.add_trials(trials)
@@ -307,46 +311,33 @@ class Sweep:
         """Those of a trial, by their full names."""
         return settings_of(self._trial(number).params, self.plan.space)
 
-    def _spec(
-        self,
-        folder: str,
-        settings: Settings,
-        seeds: tuple[int, ...],
-        enough: Callable[[Iterable[bool]], bool] = all,
-    ) -> Spec:
-        """The training of a group in a folder of the sweep's.
-
-        It goes on where `enough` of its members have begun, and else begins anew.
-        """
+    def _job(self, folder: str, settings: Settings, seeds: tuple[int, ...]) -> Job:
+        """The training of a group in a folder of the sweep's, which goes on where it has begun."""
         training, run_dir = self.plan.training, self.run_dir / folder
         own = {"run_dir": str(run_dir), "quiet": True, "num_cores": None}
-        spec = {
-            **training,
-            "algorithm": with_settings(training["algorithm"], settings),
-            "trainer": {**training["trainer"], **own},
-            "seeds": list(seeds),
-        }
-        spec["go_on"] = enough(begun(spec))
-        spec["trainer"]["overwrite"] = run_dir.exists() and not spec["go_on"]
-        return spec
+        return replace(
+            training,
+            algorithm=with_settings(training.algorithm, settings),
+            trainer={**training.trainer, **own},
+            seeds=seeds,
+            go_on=has_begun(run_dir),
+        )
 
-    def trial_spec(self, number: int) -> Spec:
+    def trial_job(self, number: int) -> Job:
         """The training of a trial, from where it stands."""
-        return self._spec(f"trial-{number:03d}", self.settings(number), self.plan.seeds)
+        return self._job(f"trial-{number:03d}", self.settings(number), self.plan.seeds)
 
     def _start(self, places: Jobs, number: int) -> None:
         if self._is_hopeless(number):  # which it was found before its end was written down
             self._prune(number)
             return
-        spec = self.trial_spec(number)
-        self._say(
-            f"trial {number} {'goes on' if spec['go_on'] else 'begins'}: {self._words(number)}"
-        )
-        places.start(f"trial {number}", words_of(spec))
+        job = self.trial_job(number)
+        self._say(f"trial {number} {'goes on' if job.go_on else 'begins'}: {self._words(number)}")
+        places.start(f"trial {number}", job.program)
 
     def _has_news(self, number: int) -> bool:
         """Whether there are evaluations of a trial that have not been looked at."""
-        logs = [folder / EVALUATIONS for folder in folders_of(self.trial_spec(number))]
+        logs = [folder / EVALUATIONS for folder in self.trial_job(number).folders]
         size = sum(log.stat().st_size for log in logs if log.exists())
         before, self._sizes[number] = self._sizes.get(number, 0), size
         return size != before
@@ -354,7 +345,7 @@ class Sweep:
     def _is_hopeless(self, number: int) -> bool:
         """Report the evaluations of a trial, one after another; whether it is to end at one."""
         trial, reported = self._open_trial(number), self._trial(number).intermediate_values
-        scores = evaluations(folders_of(self.trial_spec(number)), self.plan.metric)
+        scores = evaluations(self.trial_job(number).folders, self.plan.metric)
         for iteration, own in sorted(scores.items()):
             if iteration < max(reported, default=0):
                 continue
@@ -388,7 +379,7 @@ class Sweep:
             if self._is_hopeless(number):
                 self._prune(number)
                 return
-            scores = last_scores(folders_of(self.trial_spec(number)), self.plan.metric)
+            scores = last_scores(self.trial_job(number).folders, self.plan.metric)
             problem = None if scores else f"its last evaluation tells no {self.plan.metric}"
         if problem is not None:
             self._open_trial(number).set_user_attr("why", problem)
@@ -405,15 +396,14 @@ class Sweep:
         """The best trial's settings on fresh seeds; None where that was interrupted."""
         number = self._best()
         settings = self.settings(number)
-        # Its members may be processes that begin one after another, hours apart.
-        spec = self._spec(WINNER, settings, self.plan.winner_seeds, any)
+        job = self._job(WINNER, settings, self.plan.winner_seeds)
         self._say(f"the winner, trial {number}, on fresh seeds: {self._words(number)}")
-        config = from_dict(TrainerConfig, {**spec["trainer"], "quiet": self.quiet})
-        suite = recorded_suite(**spec["suite"])
-        agent = recorded_algorithm(spec, suite.spec, None)
+        config = from_dict(TrainerConfig, {**job.trainer, "quiet": self.quiet})
+        suite = recorded_suite(**job.suite)
+        agent = recorded_algorithm(job.algorithm, suite.spec, None)
         group = Group(config, self.plan.winner_seeds, agent, suite)
         try:
-            if not train_group(group, self.where, go_on=spec["go_on"]):
+            if not train_group(group, self.where, go_on=job.go_on):
                 self._say_how_to_go_on()
                 return None
         finally:
@@ -422,7 +412,7 @@ class Sweep:
             "trial": number,
             "settings": settings,
             "searched": figure(self._trial(number).user_attrs["scores"]),
-            "fresh": figure(last_scores(folders_of(spec), self.plan.metric)),
+            "fresh": figure(last_scores(job.folders, self.plan.metric)),
         }
 
     def _best(self) -> int:
@@ -518,7 +508,7 @@ def figure(scores: Sequence[float]) -> Record:
 def recipe(plan: Plan, settings: Settings) -> str:
     """The settings of a training with others, as the TOML of a recipe: those that no default is."""
     training = plan.training
-    algorithm, suite = training["algorithm"], training["suite"]
+    algorithm, suite = training.algorithm, training.suite
     seeds = " ".join(map(str, plan.seeds))
     about = {
         "algorithm": algorithm["name"],
@@ -526,7 +516,7 @@ def recipe(plan: Plan, settings: Settings) -> str:
         "source": f"A sweep of {plan.num_trials} trials over seeds {seeds}.",
     }
     found = with_settings(algorithm, settings)
-    limits = {name: training["trainer"][name] for name in LIMITS}
+    limits = {name: training.trainer[name] for name in LIMITS}
     tables = {
         "recipe": about,
         "algorithm": _not_default(found, find_algorithm(algorithm["name"]).load()[1]),

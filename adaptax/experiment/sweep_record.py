@@ -14,6 +14,7 @@ from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.files import parse_json, read_plain
 from adaptax.experiment.choices import Metric
 from adaptax.experiment.evaluation_table import figure_text
+from adaptax.experiment.job import Job
 from adaptax.experiment.run_dir import SWEEP
 from adaptax.experiment.sweep_space import Settings, Space
 
@@ -24,8 +25,8 @@ Record = dict[str, Any]
 class Plan:
     """What a sweep does."""
 
-    training: dict[str, Any]
-    """What every trial has in common, as `adaptax.experiment.member` trains it."""
+    training: Job
+    """What every trial has in common."""
     space: Space
     num_trials: int
     seeds: tuple[int, ...]

@@ -34,7 +34,7 @@ def sweep_section(run_dir: Path, figures: dict[str, Figure]) -> str:
 def _about(plan: Plan, found: Record) -> str:
     """What was searched, and the figures of the winner."""
     winner, training = found["winner"], plan.training
-    what = f"{training['algorithm']['name']} on {training['suite']['name']}"
+    what = f"{training.algorithm['name']} on {training.suite['name']}"
     pruned = (
         "; after five that came to their end, a trial was ended at an evaluation where the best "
         "it had had was below the median of the others there"

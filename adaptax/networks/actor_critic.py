@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
@@ -90,6 +91,11 @@ class ActorCritic(nn.Module):
     """Whether the mean of continuous actions is squashed to their bounds by tanh."""
     value_bins: int | None = None
     """Bins K whose logits [*lanes, K] stand for the value; None: it is a number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, first = self.min_std, self.init_std
+        check(first >= low, f"init_std {first} must be at least {low}: no policy's falls below")
 
     def setup(self) -> None:
         """One tower, or two."""

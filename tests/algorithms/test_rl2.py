@@ -424,6 +424,10 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
         ({"entropy_schedule": "linear"}, "needs entropy_method 'regularized' or 'max'"),
         ({**MAX, "normalize_advantage": "batch"}, "needs normalize_advantage 'none'"),
         ({**MAX, "stop_entropy_gradient": False}, "needs stop_entropy_gradient"),
+        (
+            {"entropy_method": "regularized", "stop_entropy_gradient": True},
+            "does nothing with stop_entropy_gradient",
+        ),
         ({"entropy_method": "min"}, "entropy_method"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],

@@ -185,7 +185,7 @@ def test_a_wrong_value_is_refused(inside, capsys, args, message):
         ([*TRAIN, "--run-dir", "run"], "run holds a run already; choose another --run-dir"),
         ([*TRAIN, "--run-dir", "full"], "full is not empty and holds no run"),
         ([*TRAIN, "--run-dir", "full", "--overwrite"], "full is not empty and holds no run"),
-        ([*TRAIN, "--run-dir", "file"], "file is a file, not a run directory"),
+        ([*TRAIN, "--run-dir", "file"], "file is a file, not a directory"),
         ([*TRAIN, "--run-dir", "file/run"], "cannot make file/run: Not a directory"),
         (["resume", "nowhere"], "nowhere holds no run: there is no nowhere/config.json"),
         (["resume", "full"], "full holds no run: there is no full/config.json"),

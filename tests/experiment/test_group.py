@@ -275,7 +275,7 @@ def two_members(tmp_path):
 def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
     """And going on is with all, also with one that had not begun."""
     run_dir = two_members.run_dir
-    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a run dir"):
+    with pytest.raises(AdaptaxError, match=r"^seed 0: .*seed-0 is a file, not a dir"):
         run_members(two_members, Processes(2))
     assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
     (run_dir / "seed-0").unlink()
@@ -288,7 +288,7 @@ def test_a_members_program_says_all_that_is_trained(two_members):
     programs = member_programs(two_members, go_on=True)
     assert list(programs) == [0, 1]
     module, spec = programs[1][1], json.loads(programs[1][2])
-    assert module == "adaptax.experiment.member"
+    assert module == "adaptax.experiment.job"
     assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.members[0].algorithm.config)}
     assert spec["suite"]["name"] == "point-goal" and not spec["go_on"]
     assert (spec["trainer"]["seed"], spec["trainer"]["num_iterations"]) == (1, 6)

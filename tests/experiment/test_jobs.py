@@ -187,7 +187,7 @@ def test_members_are_tasks_of_a_cluster_of_two_nodes(tmp_path):
     assert [line for line in said if line.startswith(("nodes", "exit", "size", "cut"))] == [
         *("nodes: 2", "exit: 2", "size: 2", "cut off: True 130"),
     ]
-    assert "adaptax: seed 1: " in done.stderr and "is a file, not a run directory" in done.stderr
+    assert "adaptax: seed 1: " in done.stderr and "is a file, not a directory" in done.stderr
     for seed in range(3):
         rows = read_rows(tmp_path / "group" / f"seed-{seed}" / "progress.jsonl")
         assert [row["iteration"] for row in rows] == [1, 2, 3, 4]

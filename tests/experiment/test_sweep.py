@@ -24,8 +24,8 @@ from adaptax.experiment import cli, sweep
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import load_groups
 from adaptax.experiment.group import write_group
+from adaptax.experiment.job import job_of
 from adaptax.experiment.jobs import Ended
-from adaptax.experiment.member import spec_of
 from adaptax.experiment.report import write_report
 from adaptax.experiment.sweep_record import Plan, read_sweep
 from adaptax.experiment.sweep_space import (
@@ -203,7 +203,7 @@ def test_the_winner_goes_on_though_some_of_its_seeds_had_not_begun(
         shutil.rmtree(run_dir / "winner" / f"seed-{seed}")
 
     def train_group(group, where, *, go_on):
-        asked.append((go_on, group.config.overwrite))
+        asked.append(go_on)
         return False
 
     monkeypatch.setattr(sweep, "train_group", train_group)
@@ -213,7 +213,7 @@ def test_the_winner_goes_on_though_some_of_its_seeds_had_not_begun(
     for seed in (2, 3, 4):
         shutil.rmtree(run_dir / "winner" / f"seed-{seed}")
     going_on.resume()
-    assert asked == [(True, False), (False, True)]
+    assert asked == [True, False]
 
 
 def test_trials_that_fail_are_told_and_the_others_go_on(fake, tmp_path, capsys):
@@ -246,7 +246,7 @@ def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(
     algorithm = make_algorithm(name, suite.spec, max_grad_norm=None)
     config = TrainerConfig(run_dir="", num_iterations=3)
     plan = sweep.make_plan(
-        spec_of(algorithm, suite, config),
+        job_of(algorithm, suite, config),
         {"algorithm.lr": {"low": 1e-4, "high": 1e-2}},
         seeds=(0, 1),
         winner_seeds=None,

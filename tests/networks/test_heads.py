@@ -107,3 +107,9 @@ def test_ranges_that_cannot_be_are_refused(settings, message):
     with pytest.raises(ConfigError) as refused:
         make_algorithm("rl2-ppo", SPEC, **settings)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo", "reinforce"])
+def test_a_first_deviation_below_what_a_policy_may_have_is_refused(name):
+    with pytest.raises(ConfigError, match=r"^init_std 0.0001 must be at least 0.001: "):
+        make_algorithm(name, SPEC, init_std=1e-4)

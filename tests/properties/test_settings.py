@@ -59,7 +59,8 @@ def samples(hint: Any) -> list[Any]:
 def changed(config: Any) -> Any:
     """The config with every field at another value that it allows."""
     hints = get_type_hints(type(config))
-    for f in dataclasses.fields(config):
+    switches = [f for f in dataclasses.fields(config) if isinstance(getattr(config, f.name), bool)]
+    for f in dict.fromkeys([*switches, *dataclasses.fields(config)]):  # which choices may need
         before = getattr(config, f.name)
         recipe = ["none"] if f.name == "recipe" else None  # which has to be there
         for value in recipe or other_values(hints[f.name], before):

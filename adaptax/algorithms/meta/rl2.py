@@ -153,6 +153,10 @@ class RL2Config(Hyperparameters):
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")
             schedule = self.entropy_schedule
             check(schedule == "constant", f"entropy_schedule {schedule!r} {needs}")
+        if method == "regularized":
+            # As a term of the objective it teaches by its gradient alone.
+            free = not self.stop_entropy_gradient
+            check(free, "entropy_method 'regularized' does nothing with stop_entropy_gradient")
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
             # gradient it would count twice, as reward and as a term.
