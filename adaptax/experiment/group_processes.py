@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from dataclasses import replace
 
 from adaptax.core.cores import usable_cores
@@ -95,10 +94,7 @@ class MemberRuns:
                     jobs.stop_all()
                 for ended in jobs.ended():
                     problem = ended.problem
-                    # Which the process itself has said where nobody reads.
-                    for text in [text for text in ended.warned if text not in warned]:
-                        warned.add(text)
-                        warnings.warn(f"{ended.name}: {text}", stacklevel=2)
+                    ended.pass_on_warnings(warned)
                     if problem is not None and not (self.interrupted and ended.was_cut_off):
                         failed[ended.name] = problem
                     progress.tell(f"{ended.name} {'ends' if problem is None else problem}")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Protocol, get_args
@@ -52,6 +53,13 @@ class Ended(NamedTuple):
         if self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
         return self.said.removeprefix(ERROR) or f"exit code {self.code}"
+
+    def pass_on_warnings(self, told: set[str]) -> None:
+        """Warn of what the program has, whose output nobody reads, but for what was `told`."""
+        for text in self.warned:
+            if text not in told:
+                told.add(text)
+                warnings.warn(f"{self.name}: {text}", stacklevel=2)
 
 
 class Jobs(Protocol):

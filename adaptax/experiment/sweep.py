@@ -185,6 +185,8 @@ class Sweep:
         """Bytes of evaluations of trials that have been looked at."""
         self._lost: dict[int, str] = {}
         """What ended trials that can go on."""
+        self._warned: set[str] = set()
+        """What trials have warned of."""
 
     def run(self) -> Record:
         """Begin, and go on to the end; what `sweep.json` holds then."""
@@ -368,6 +370,7 @@ class Sweep:
         from optuna.trial import TrialState
 
         number = _number(ended.name)
+        ended.pass_on_warnings(self._warned)
         if number in self._pruned:
             return
         if ended.was_cut_off:

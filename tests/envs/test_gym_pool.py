@@ -169,7 +169,7 @@ def test_an_episode_depends_only_on_seed_and_actions():
     np.testing.assert_array_equal(runs[0], runs[1])
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"])
 def test_restore_in_mid_episode_goes_on_bit_for_bit(env_id):
     suite = gym_id_suite(env_id, GymConfig())
     rng = np.random.default_rng(0)

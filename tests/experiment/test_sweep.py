@@ -52,8 +52,11 @@ def score(settings: dict, seed: int) -> float:
 class FakeJobs:
     """Programs that are done at once; one whose name is in `ends` ends otherwise."""
 
-    def __init__(self, size: int = 1, ends: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, size: int = 1, ends: dict[str, int] | None = None, warned: tuple[str, ...] = ()
+    ) -> None:
         self.size, self.ends, self.running, self.specs = size, ends or {}, [], {}
+        self.warned = warned
 
     def start(self, name, words):
         self.running.append(name)
@@ -63,7 +66,8 @@ class FakeJobs:
 
     def ended(self):
         done, self.running = self.running, []
-        yield from (Ended(name, self.ends.get(name, 0), "adaptax: NaN in loss") for name in done)
+        for name in done:
+            yield Ended(name, self.ends.get(name, 0), "adaptax: NaN in loss", self.warned)
 
     def stop(self, name):
         pass
@@ -225,6 +229,13 @@ def test_trials_that_fail_are_told_and_the_others_go_on(fake, tmp_path, capsys):
     fake(ends={f"trial {i}": 2 for i in range(3)})
     with pytest.raises(AdaptaxError, match=r"no trial of .* came to its end; the first: NaN"):
         searched(tmp_path / "none", trials=3)
+
+
+def test_what_trials_warn_of_is_told_once(fake, tmp_path):
+    fake(warned=("the disk is full",))
+    with pytest.warns(UserWarning, match=r"^trial 0: the disk is full$") as caught:
+        searched(tmp_path / "sweep", trials=2)
+    assert len(caught) == 1
 
 
 def test_a_finished_sweep_is_a_recipe(fake, tmp_path):
