@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.weights import saved_state
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.host_engine import begin, keys_of
+from adaptax.sampling.latent import LatentActor
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,16 @@ class Agent:
         *,
         deterministic: bool = False,
     ) -> None:
+        _check_flag("deterministic", deterministic)
         self.algorithm, self.state, self.deterministic = algorithm, state, deterministic
         self._encode: Callable[[Any], Any] = np.ravel
         self._decode: Callable[[Any], Any] = np.asarray
         if env is not None:
+            check(
+                hasattr(env, "observation_space") and hasattr(env, "action_space"),
+                "env takes a Gymnasium environment, as gymnasium.make(NAME) gives it, not "
+                f"{reprlib.repr(env)}",
+            )
             size, self._encode = observation_encoder(env.observation_space)
             space, self._decode = action_decoder(env.action_space)
             spec = algorithm.spec
@@ -84,7 +92,10 @@ class Agent:
         """
         if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
             key = jax.random.key(_seed(key))
+        num_lanes = _lane_count(num_lanes)
+        _check_flag("record", record)
         memory = begin(self._actor, (1, num_lanes), key)
+        self._check_lanes(memory, num_lanes)
         return Carry(num_lanes, key, memory, first=memory, recorded=() if record else None)
 
     def act(self, carry: Carry, obs: Any) -> tuple[Any, Carry]:
@@ -105,15 +116,21 @@ class Agent:
         it knows, as its own scale has it.
         """
         check(carry.chosen is not None, "observe comes after act")
-        shape = (1, carry.num_lanes)
+        check(
+            isinstance(step, Step),
+            "observe takes an adaptax.Step(reward=..., next_obs=..., terminated=..., "
+            f"truncated=...), not a {type(step).__name__}",
+        )
+        for name in ("reward", "next_obs"):
+            check(getattr(step, name) is not None, f"the step has no {name}: Step({name}=...)")
         obs, action, extras = carry.chosen
         step = Step(
             obs=obs,
             action=action,
-            reward=np.asarray(step.reward, np.float32).reshape(shape),
+            reward=_rewards(step.reward, carry.num_lanes),
             next_obs=self._lanes(carry, step.next_obs),
-            terminated=np.asarray(step.terminated, bool).reshape(shape),
-            truncated=np.asarray(step.truncated, bool).reshape(shape),
+            terminated=_flags("terminated", step.terminated, carry.num_lanes),
+            truncated=_flags("truncated", step.truncated, carry.num_lanes),
         )
         t = carry.t + 1
         memory = _observe(self._actor, carry.memory, step, carry.key, np.uint32(t))
@@ -155,6 +172,12 @@ class Agent:
 
     def adapt(self, history: Sequence[Rollout]) -> Agent:
         """The agent after what it saw of its task in `history`, oldest first; this one stays."""
+        check(
+            isinstance(history, Sequence)
+            and len(history) > 0
+            and all(isinstance(rollout, Rollout) for rollout in history),
+            "adapt takes a list of one rollout or more: agent.adapt([agent.rollout(carry)])",
+        )
         adapted = copy.copy(self)
         adapted._take(
             self.algorithm.adapt(self.state, self._actor, history, deterministic=self.deterministic)
@@ -167,14 +190,45 @@ class Agent:
 
     def _lanes(self, carry: Carry, obs: Any) -> np.ndarray:
         """Observations of the lanes [1, N, O]."""
-        each = [obs] if carry.num_lanes == 1 else list(obs)
-        encoded = np.stack([np.asarray(self._encode(x), np.float32) for x in each])
+        try:
+            each = [obs] if carry.num_lanes == 1 else list(obs)
+            with np.errstate(over="ignore"):  # an infinity is refused below
+                encoded = np.stack([np.asarray(self._encode(x), np.float32) for x in each])
+        except (TypeError, ValueError, LookupError) as error:
+            pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
+            raise ConfigError(
+                "the agent takes an observation alone, not (obs, info): obs, _ = env.reset()"
+                if pair
+                else f"this is no observation that the agent takes: {one_line(error)}"
+            ) from None
         expected = (carry.num_lanes, self.algorithm.spec.observation_size)
         check(
             encoded.shape == expected,
             f"observations have the shape {encoded.shape}; the agent takes {expected}",
         )
+        check(
+            bool(np.isfinite(encoded).all()),
+            "an observation has NaN or infinity in it; the agent takes finite numbers",
+        )
         return encoded[None]
+
+    def _check_lanes(self, memory: PyTree, num_lanes: int) -> None:
+        """Refuse to begin in other lanes than those that each adapted by itself."""
+        shapes = [np.shape(x) for x in jax.tree.leaves(memory)]
+        if isinstance(self._actor, LatentActor):
+            belief = np.shape(self._actor.belief.mean)
+            # One of a single lane is the task's, and serves any number of them.
+            shapes += [belief] if len(belief) == 3 and belief[1] > 1 else []
+        for members, lanes in (shape[:2] for shape in shapes if len(shape) > 1):
+            check(
+                members == 1,
+                f"the agent has adapted to {members} tasks; it acts on one: adapt it to that alone",
+            )
+            check(
+                lanes == num_lanes,
+                f"the agent has adapted in {lanes} lanes, each with what it has seen: "
+                f"begin(key, {lanes}), not in {num_lanes}",
+            )
 
 
 def _seed(given: Any) -> int:
@@ -186,6 +240,55 @@ def _seed(given: Any) -> int:
         raise ConfigError(message) from None
     check(not isinstance(given, bool) and 0 <= seed < 2**32, message)
     return seed
+
+
+def _lane_count(given: Any) -> int:
+    """A number of lanes, NumPy's integers too."""
+    message = f"begin takes a whole number of lanes, 1 or more, not {given!r}"
+    try:
+        count = operator.index(given)
+    except TypeError:
+        raise ConfigError(message) from None
+    check(not isinstance(given, bool) and count >= 1, message)
+    return count
+
+
+def _check_flag(name: str, given: Any) -> None:
+    # A string would count as true, "no" as well.
+    check(isinstance(given, bool | np.bool_), f"{name} takes True or False, not {given!r}")
+
+
+def _rewards(given: Any, num_lanes: int) -> np.ndarray:
+    """Rewards of the lanes [1, N]."""
+    try:
+        with np.errstate(over="ignore"):  # an infinity is refused below
+            rewards = np.asarray(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a reward must be a finite number: {one_line(error)}") from None
+    rewards = _by_lane("reward", rewards, num_lanes)
+    finite = np.isfinite(rewards)
+    if not finite.all():
+        raise ConfigError(f"a reward must be a finite number, not {rewards[~finite][0]}")
+    return rewards
+
+
+def _flags(name: str, given: Any, num_lanes: int) -> np.ndarray:
+    """Truth values of the lanes [1, N]; None is an environment that does not say, so False."""
+    if given is None:
+        return np.zeros((1, num_lanes), bool)
+    try:
+        flags = np.asarray(given)
+    except ValueError as error:  # rows of several lengths
+        raise ConfigError(f"{name} takes True or False: {one_line(error)}") from None
+    check(flags.dtype.kind in "biuf", f"{name} takes True or False, not a {type(given).__name__}")
+    return _by_lane(name, flags.astype(bool), num_lanes)
+
+
+def _by_lane(name: str, values: np.ndarray, num_lanes: int) -> np.ndarray:
+    """One value a lane as [1, N]."""
+    takes = "one value" if num_lanes == 1 else f"{num_lanes} values, one a lane"
+    check(values.size == num_lanes, f"{name} has the shape {values.shape}; the agent takes {takes}")
+    return values.reshape(1, num_lanes)
 
 
 @jax.jit
@@ -213,6 +316,7 @@ def load(
     with the highest return in training. `networks` are those that it was trained with, where they
     were one's own; for `env` see `Agent`.
     """
+    _check_flag("best", best)
     run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
     where = run_dir / CONFIG

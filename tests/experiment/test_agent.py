@@ -299,3 +299,128 @@ def test_a_spec_comes_back_from_json_equal(name):
 def test_a_spec_of_several_choices_comes_back_equal():
     spec = replace(adaptax.make_suite("cartpole").spec, action=MultiDiscrete((3, 2)))
     assert spec_from_dict(spec_to_dict(spec)) == spec
+
+
+OBS = np.zeros(5)
+
+
+@pytest.fixture(scope="module")
+def echo(suite):
+    algorithm = Echoes(EchoesConfig(), suite.spec)
+    return Agent(algorithm, algorithm.init(jax.random.key(0)))
+
+
+def recorded(agent, num_lanes):
+    """A rollout of one step."""
+    size = agent.algorithm.spec.observation_size
+    obs = np.zeros(size) if num_lanes == 1 else np.zeros((num_lanes, size))
+    zeros = np.zeros(num_lanes)
+    step = adaptax.Step(reward=zeros, next_obs=obs, terminated=zeros, truncated=zeros)
+    _, carry = agent.act(agent.begin(0, num_lanes, record=True), obs)
+    return agent.rollout(agent.observe(carry, step))
+
+
+def refused(message, call):
+    """One line that has `message` in it."""
+    with pytest.raises(AdaptaxError) as error:
+        call()
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+GOOD = {"reward": 1.0, "next_obs": OBS, "terminated": False, "truncated": False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"reward": None}, "the step has no reward: Step(reward=...)"),
+        ({"reward": np.nan}, "a reward must be a finite number, not nan"),
+        ({"reward": 1e300}, "a reward must be a finite number, not inf"),
+        ({"reward": "much"}, "a reward must be a finite number: ValueError"),
+        ({"reward": [1.0, 2.0]}, "reward has the shape (2,); the agent takes one value"),
+        ({"next_obs": None}, "the step has no next_obs: Step(next_obs=...)"),
+        ({"next_obs": [np.inf, 0, 0, 0, 0]}, "an observation has NaN or infinity"),
+        ({"terminated": "no"}, "terminated takes True or False, not a str"),
+        ({"truncated": [False, True]}, "truncated has the shape (2,); the agent takes one value"),
+    ],
+)
+def test_a_step_that_says_no_numbers_is_refused_in_one_line(echo, wrong, message):
+    _, carry = echo.act(echo.begin(0), OBS)
+    refused(message, lambda: echo.observe(carry, adaptax.Step(**{**GOOD, **wrong})))
+
+
+def test_what_is_no_step_is_refused_in_one_line(echo):
+    _, carry = echo.act(echo.begin(0), OBS)
+    refused("observe takes an adaptax.Step(reward=", lambda: echo.observe(carry, (1.0, OBS)))
+
+
+def test_rewards_of_lanes_come_one_a_lane_and_ends_may_be_left_out(echo):
+    obs = jnp.zeros((3, 5))
+    _, carry = echo.act(echo.begin(0, 3), obs)
+    refused(
+        "reward has the shape (); the agent takes 3 values, one a lane",
+        lambda: echo.observe(carry, adaptax.Step(reward=1.0, next_obs=obs)),
+    )
+    after = echo.observe(carry, adaptax.Step(reward=jnp.ones(3), next_obs=obs))
+    ended = jnp.zeros(3, bool)
+    said = adaptax.Step(reward=np.ones(3), next_obs=obs, terminated=ended, truncated=ended)
+    np.testing.assert_array_equal(after.memory, echo.observe(carry, said).memory)
+
+
+@pytest.mark.parametrize("env", [None, Valve()])
+@pytest.mark.parametrize(
+    ("num_lanes", "obs", "message"),
+    [
+        (1, (OBS, {}), "an observation alone, not (obs, info): obs, _ = env.reset()"),
+        (2, (np.zeros((2, 5)), {}), "an observation alone, not (obs, info)"),
+        (1, "left", "this is no observation that the agent takes"),
+        (2, None, "this is no observation that the agent takes: TypeError"),
+        (1, {"dial": [np.nan, 0.0], "mode": 0}, None),
+        (1, [np.nan, 0, 0, 0, 0], None),
+    ],
+)
+def test_what_is_no_observation_is_refused_in_one_line(echo, env, num_lanes, obs, message):
+    agent = Agent(echo.algorithm, echo.state, env)
+    if message is None:
+        readable = isinstance(obs, dict) == (env is not None)
+        message = "an observation has NaN" if readable else "this is no observation"
+    refused(message, lambda: agent.act(agent.begin(0, num_lanes), obs))
+
+
+@pytest.mark.parametrize("num_lanes", [0, -1, 2.5, "2", True])
+def test_a_number_of_lanes_that_is_none_is_refused_in_one_line(echo, num_lanes):
+    message = f"begin takes a whole number of lanes, 1 or more, not {num_lanes!r}"
+    refused(message, lambda: echo.begin(0, num_lanes))
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 4)])
+def test_an_agent_that_adapted_in_some_lanes_begins_in_as_many(suite, before, after):
+    algorithm = make_algorithm("rl2-ppo", suite.spec, hidden_sizes=(4,))
+    agent = Agent(algorithm, algorithm.init(jax.random.key(0)))
+    adapted = agent.adapt([recorded(agent, before)])
+    assert recorded(adapted, before).reward.shape[1] == before
+    refused(f"begin(key, {before}), not in {after}", lambda: adapted.begin(1, after))
+
+
+def test_beliefs_of_lanes_are_for_as_many_and_that_of_one_for_any_number(suite):
+    algorithm = make_algorithm("pearl", suite.spec, hidden_sizes=(4,))
+    agent = Agent(algorithm, algorithm.init(jax.random.key(0)))
+    refused("begin(key, 3), not in 1", lambda: agent.adapt([recorded(agent, 3)]).begin(1))
+    assert recorded(agent.adapt([recorded(agent, 1)]), 2).reward.shape[1] == 2
+
+
+def test_a_history_that_is_no_list_of_rollouts_is_refused_in_one_line(echo):
+    rollout = recorded(echo, 1)
+    for history in ([], rollout, [1], None):
+        refused(
+            "adapt takes a list of one rollout or more: agent.adapt([agent.rollout(carry)])",
+            lambda history=history: echo.adapt(history),
+        )
+
+
+def test_settings_of_an_agent_that_are_none_are_refused_in_one_line(echo, tmp_path):
+    made = echo.algorithm, echo.state
+    refused("env takes a Gymnasium environment", lambda: Agent(*made, "CartPole-v1"))
+    refused("deterministic takes True or False", lambda: Agent(*made, deterministic="no"))
+    refused("record takes True or False, not 'no'", lambda: echo.begin(0, record="no"))
+    refused("best takes True or False, not 'no'", lambda: adaptax.load(tmp_path, best="no"))
