@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -33,6 +33,7 @@ def make_suite(name: str, **settings: Any) -> Suite:
 
     The name may have a module imported, as `gym:MODULE:ID` does.
     """
+    check_is_name(name, "suite")
     permit(module_of(name))
     return recorded_suite(name, **settings)
 
@@ -51,7 +52,13 @@ def make_algorithm(
     `networks` take the place of those that the config describes; the family's page says what they
     are called with.
     """
+    check_is_name(name, "algorithm")
     return _algorithm(name, spec, networks, settings)
+
+
+def check_is_name(name: str, what: str) -> None:
+    """Raise a ConfigError where something else stands for the name of a suite or an algorithm."""
+    check(isinstance(name, str), f"{what}: expected a name, not {name!r}")
 
 
 def _algorithm(
@@ -191,7 +198,8 @@ def _check_kind(what: str, given: Any, cls: type[Any]) -> None:
 
 def _own_and_named(callbacks: Sequence[Callback | str]) -> tuple[list[Callback], dict[str, Any]]:
     """The callbacks that are objects, and the setting that has the names of the others."""
-    check(not isinstance(callbacks, str), f"callbacks: expected a list, not {callbacks!r}")
+    several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str)
+    check(several, f"callbacks: expected a list, not {callbacks!r}")
     callbacks = list(callbacks)  # or one that can be gone through once would be gone
     names = [callback for callback in callbacks if isinstance(callback, str)]
     own = [callback for callback in callbacks if not isinstance(callback, str)]

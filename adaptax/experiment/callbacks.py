@@ -71,7 +71,8 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, patience: int = 5, min_gain: float = 0.0) -> None:
-        check(patience > 0, f"patience must be greater than 0, not {patience}")
+        whole = isinstance(patience, int) and patience > 0
+        check(whole, f"patience must be a whole number greater than 0, not {patience!r}")
         check(min_gain >= 0, f"min_gain must not be negative, not {min_gain}")
         self.patience, self.min_gain = patience, min_gain
         self.best, self.num_worse = -math.inf, 0

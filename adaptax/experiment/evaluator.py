@@ -35,7 +35,8 @@ class EvaluatorConfig:
     """The protocol of an evaluation."""
 
     num_tasks: int | None = None
-    """Test tasks, the first of the suite's; by default 20, or all of fewer."""
+    """Test tasks, the first of the suite's; by default 20, all of fewer, or one of each of more
+    than 20 classes."""
     num_lanes: int | None = None
     """Lanes on each task, averaged: independent runs or, for an algorithm of the MAML family, the
     episodes of one gradient step. By default what the algorithm adapts with, 1 for most, and 20
@@ -66,16 +67,17 @@ class Evaluator:
         asked = config.num_test_episodes
         self.num_test_episodes = suite.spec.test_episodes if asked is None else asked
         listed = suite.test.tasks
-        available = DEFAULT_NUM_TASKS if listed is None else len(listed)
-        self.num_tasks = config.num_tasks or min(DEFAULT_NUM_TASKS, available)
+        self._num_classes = 1 if listed is None else len({task.class_name for task in listed})
+        usual = -(-DEFAULT_NUM_TASKS // self._num_classes) * self._num_classes  # as many of each
+        available = usual if listed is None else len(listed)
+        self.num_tasks = config.num_tasks or min(usual, available)
         check(
             listed is None or self.num_tasks <= available,
             f"num_tasks {self.num_tasks} is more than the {available} "
             f"{'held-out ' if suite.held_out else ''}tasks of {suite.name}",
         )
         self._is_single = listed is not None and len(listed) == 1
-        self._num_classes = 1 if listed is None else len({task.class_name for task in listed})
-        check_task_count(self.num_tasks, self._num_classes, "num_tasks")
+        check_task_count(self.num_tasks, self._num_classes, "evaluation.num_tasks")
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
     def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:

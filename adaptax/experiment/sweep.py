@@ -27,6 +27,7 @@ from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.build import (
+    check_is_name,
     default_run_dir,
     make_algorithm,
     make_suite,
@@ -106,6 +107,8 @@ def sweep(
     trainer's, whose seed is also that of the search. The sweep is in `run_dir`, by default
     runs/ALGORITHM-SUITE-sweep.
     """
+    check_is_name(algorithm_name, "algorithm")
+    check_is_name(suite_name, "suite")
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
     settings = recipe.algorithm_settings(algorithm or {}, trainer)
@@ -144,6 +147,8 @@ def make_plan(
     used = sorted(set(seeds) & set(fresh))
     check(not used, f"the winner is trained on fresh seeds, but trials have {used} too")
     where = "the space"
+    known = isinstance(space, (str, Path, Mapping))
+    check(known, f"space: expected a dict or the path of a TOML file, not {space!r}")
     if not isinstance(space, Mapping):
         where, space = str(space), read_space(Path(space))
     plan = Plan(

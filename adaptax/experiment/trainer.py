@@ -88,6 +88,7 @@ class Trainer:
         suite: Suite,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        _check_is_for(suite, algorithm)
         self.config, self.suite = config, suite
         self.algorithm = _as_long_as_the_run(algorithm, config)
         self.run_dir = Path(config.run_dir)
@@ -175,6 +176,7 @@ class Trainer:
         self._log = self._new_log()
         self._renew_callbacks()
         with locked(self._folder) as self._hold:
+            self._check_start_is_the_same()
             early = self.ended_early()
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -373,6 +375,17 @@ class Trainer:
 
     def _owner(self, description: dict[str, Any]) -> dict[str, Any]:
         return {"run": description.get("run"), "seed": self.config.seed}
+
+    def _check_start_is_the_same(self) -> None:
+        """Raise a ConfigError where a run that goes on is asked to have begun otherwise."""
+        before, own = recorded_config(self.run_dir).get("trainer", {}), to_dict(self.config)
+        for name in ("seed", "init_from"):
+            was = before.get(name, own[name])
+            check(
+                was == own[name],
+                f"{self.run_dir} began with {name} {was}, and goes on with it, not {own[name]}: "
+                "train another run for that",
+            )
 
     def _check_networks(self) -> None:
         check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
@@ -677,6 +690,18 @@ class Trainer:
         anew = "Trainer(config, algorithm, suite).resume()"
         way_on = shell_command("resume", self.run_dir) if self.has_commands else anew
         return f"`{way_on}` goes on from {where}"
+
+
+def _check_is_for(suite: Suite, algorithm: Algorithm[Any, Any]) -> None:
+    """Raise a ConfigError where an algorithm was made for other environments than a suite's."""
+    made_for, there = spec_to_dict(algorithm.spec), spec_to_dict(suite.spec)
+    differing = [name for name in there if made_for[name] != there[name]]
+    found = [f"{name} {made_for[name]}, not {there[name]}" for name in differing]
+    check(
+        not found,
+        f"the algorithm was made for other environments than {suite.name}'s: {', '.join(found)}; "
+        "make it with suite.spec",
+    )
 
 
 def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -> Any:

@@ -9,6 +9,7 @@ from adaptax.envs.registry import find_suite
 from adaptax.envs.suites.metaworld.env import MetaWorldEnv
 from adaptax.envs.suites.metaworld.suite import _check_disjoint
 from adaptax.experiment.build import make_suite
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -103,6 +104,9 @@ def test_the_other_benchmarks_have_metaworlds_classes(monkeypatch):
     assert class_names(mt25.train) == list(MT25_V3)
     assert class_names(mt50.train) == list(ALL_V3_ENVIRONMENTS)
     assert (mt25.spec.observation_size, mt50.spec.observation_size) == (39 + 25, 39 + 50)
+    # Which all have to be in an evaluation, as often.
+    numbers = [Evaluator(EvaluatorConfig(), suite, 0).num_tasks for suite in (ml25, mt25, mt50)]
+    assert numbers == [5, 25, 50]
 
 
 def test_some_classes_have_the_goals_that_they_have_among_all(ml10):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import get_overloads
 
@@ -82,6 +83,50 @@ def test_a_run_that_is_loaded_keeps_what_is_not_said_of_its_protocol(tmp_path):
     assert again.config.evaluation == EvaluatorConfig(num_tasks=1, num_lanes=7)
     whole = EvaluatorConfig(num_tasks=2)
     assert adaptax.load_run(tmp_path / "run", evaluation=whole).config.evaluation == whole
+
+
+def test_what_a_run_began_with_cannot_change_when_it_goes_on(tmp_path):
+    """Nothing would come of it but a false record."""
+    settings = {"run_dir": tmp_path / "run", "algorithm": SMALL["nop"], **QUICK}
+    adaptax.train("nop", "point-goal", **settings)
+    before = (tmp_path / "run" / "config.json").read_text()
+    for change, words in (
+        ({"seed": 5}, "began with seed 0, and goes on with it, not 5: train another run"),
+        ({"init_from": "other"}, "began with init_from None, and goes on with it, not other"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            adaptax.load_run(tmp_path / "run", num_iterations=3, **change).resume()
+    assert (tmp_path / "run" / "config.json").read_text() == before
+
+
+def test_an_algorithm_for_other_environments_is_refused(tmp_path):
+    suite = adaptax.make_suite("point-goal")
+    other = adaptax.make_algorithm("nop", replace(suite.spec, horizon=7), **SMALL["nop"])
+    message = r"^the algorithm was made for other environments than point-goal's: horizon 7, not 20"
+    with pytest.raises(ConfigError, match=message):
+        adaptax.train(other, suite, run_dir=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda spec: adaptax.make_suite(3), "^suite: expected a name, not 3"),
+        (lambda spec: adaptax.make_algorithm(3, spec), "^algorithm: expected a name, not 3"),
+        (lambda spec: adaptax.sweep(3, "cartpole", {}), "^algorithm: expected a name, not 3"),
+        (lambda spec: adaptax.sweep("ppo", 3, {}), "^suite: expected a name, not 3"),
+        (lambda spec: adaptax.sweep("ppo", "cartpole", [1]), "^space: expected a dict or the path"),
+        (lambda spec: adaptax.EarlyStopping("5"), "^patience must be a whole number greater than"),
+        (lambda spec: adaptax.EarlyStopping(2.5), "^patience must be a whole number greater than"),
+        (
+            lambda spec: adaptax.train("nop", "point-goal", callbacks=adaptax.EarlyStopping()),
+            "^callbacks: expected a list, not <",
+        ),
+    ],
+)
+def test_what_is_no_name_and_no_list_is_one_line(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call(adaptax.make_suite("point-goal").spec)
 
 
 def test_an_unknown_name_of_a_callback_is_refused(tmp_path):

@@ -192,3 +192,38 @@ def test_what_an_algorithm_warns_of_when_it_is_made_comes_once(mine):
     with pytest.warns(UserWarning, match="loud") as told:
         assert own_networks(Loud(mine.MyReinforceConfig(), spec)) is None
     assert len(told) == 1
+
+
+class Both(nn.Module):
+    """Policy and value, as a module that `adaptax.make_algorithm` takes may have them wrong."""
+
+    space: object
+    value_axis: bool = False
+    no_value: bool = False
+
+    @nn.compact
+    def __call__(self, obs):
+        distribution = ActionHead(self.space)(obs)
+        value = nn.Dense(1)(obs)
+        if self.no_value:
+            return distribution
+        return distribution, value if self.value_axis else value[..., 0]
+
+
+@pytest.mark.parametrize("name", ["reinforce", "a2c", "ppo", "rl2-ppo", "rl2-trpo"])
+@pytest.mark.parametrize(
+    ("networks", "words"),
+    [
+        ("Both", "networks must be a Flax module, an instance of its class, not 'Both'"),
+        (Both, "networks must be a Flax module, an instance of its class, not <class"),
+        (Both(space(), no_value=True), r"and a value \[...\]; these fail: TypeError: "),
+        (
+            Both(space(), value_axis=True),
+            r"make of inputs .* a DiagonalGaussian and a value \[2, 1",
+        ),
+    ],
+)
+def test_networks_that_are_no_actor_critic_are_refused_by_name(name, networks, words):
+    spec = adaptax.make_suite("point-goal").spec
+    with pytest.raises(AdaptaxError, match=words):
+        adaptax.make_algorithm(name, spec, networks)

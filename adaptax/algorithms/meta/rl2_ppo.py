@@ -23,7 +23,7 @@ from adaptax.functional.two_hot import symlog_bins
 from adaptax.learning.critics import Critic, LinearBaseline, TwoHotNetwork
 from adaptax.learning.minibatches import Figures, optimizer
 from adaptax.learning.sequences import Sequences
-from adaptax.networks.actor_critic import as_actor_critic
+from adaptax.networks.actor_critic import checked_actor_critic
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -111,7 +111,9 @@ class RL2PPO(Algorithm[State, Rollout]):
         check_critic(config, spec)
         bins = config.value_bins
         default = rl2.default_networks(config, spec, shared=True, value_bins=bins)
-        self.networks = default if networks is None else as_actor_critic(networks)
+        size = rl2.input_size(spec)
+        own = None if networks is None else checked_actor_critic(networks, size, bins)
+        self.networks = own or default
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

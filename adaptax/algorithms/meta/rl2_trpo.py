@@ -23,7 +23,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.trust_region import TrustRegion
 from adaptax.learning.minibatches import optimizer
-from adaptax.networks.actor_critic import as_actor_critic, part_of
+from adaptax.networks.actor_critic import checked_actor_critic, part_of
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -56,7 +56,9 @@ class RL2TRPO(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         default = rl2.default_networks(config, spec, shared=False)
-        self.networks = default if networks is None else as_actor_critic(networks)
+        size = rl2.input_size(spec)
+        own = None if networks is None else checked_actor_critic(networks, size)
+        self.networks = own or default
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

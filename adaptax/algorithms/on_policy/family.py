@@ -50,7 +50,7 @@ from adaptax.learning.sequences import (
 from adaptax.networks.actor_critic import (
     ActorCritic,
     are_apart,
-    as_actor_critic,
+    checked_actor_critic,
     has_memory,
     init_params,
     part_of,
@@ -208,7 +208,7 @@ def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | No
     """The given network, obs -> (distribution, value) or an ActorCritic, or the default one."""
     if networks is None:
         return default_networks(config, spec)
-    own = as_actor_critic(networks)
+    own = checked_actor_critic(networks, spec.observation_size)
     check(not has_memory(own) or config.shuffle != "steps", NOT_BY_STEPS)
     return own
 

@@ -30,7 +30,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class CriticConfig(Hyperparameters):
-    """How a value with an optimizer of its own is fitted; defaults are Pyrado's."""
+    """How a value of its own is fitted; defaults are Pyrado's but for `advantage_from`."""
 
     num_epochs: int = 10
     """Passes over the data of an iteration."""

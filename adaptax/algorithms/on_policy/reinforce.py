@@ -23,7 +23,7 @@ from adaptax.learning.minibatches import Schedule, optimizer
 from adaptax.learning.processors import ProcessorConfig, process_samples
 from adaptax.networks.actor_critic import (
     ActorCritic,
-    as_actor_critic,
+    checked_actor_critic,
     init_params,
     part_of,
     with_part,
@@ -101,7 +101,8 @@ class Reinforce(Algorithm[family.State, Data]):
         memory, sizes = config.memory.make(spec.horizon), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
-        self.networks = default if networks is None else as_actor_critic(networks)
+        own = None if networks is None else checked_actor_critic(networks, spec.observation_size)
+        self.networks = own or default
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""
