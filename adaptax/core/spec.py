@@ -44,6 +44,9 @@ class MultiDiscrete:
     sizes: tuple[int, ...]
     dtype: ClassVar[str] = "int32"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(whole(size, "a size") for size in self.sizes))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one action, (number of parts,)."""
@@ -88,6 +91,11 @@ class EnvSpec:
 
     def __post_init__(self) -> None:
         check_horizon(self.horizon)
+        counts = "observation_size", "horizon", "trial_episodes", "test_episodes", "num_classes"
+        for name in counts:
+            object.__setattr__(self, name, whole(getattr(self, name), name))
+        kinds = "a Continuous, Discrete or MultiDiscrete"
+        check(isinstance(self.action, ActionSpace), f"action must be {kinds}, not {self.action!r}")
         check(self.observation_size > 0, f"observation size {self.observation_size} is not > 0")
         check(self.action.size > 0, f"action size {self.action.size} is not > 0")
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
@@ -97,10 +105,20 @@ class EnvSpec:
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
 
 
+def whole(number: Any, what: str) -> int:
+    """A whole number, NumPy's too, as JSON knows it; a ConfigError where it is none."""
+    check(is_whole(number), f"{what} must be a whole number, not {number!r}")
+    return int(number)
+
+
+def is_whole(number: Any) -> bool:
+    """Whether it is an integer, of NumPy's perhaps."""
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+
 def check_horizon(horizon: int) -> None:
     """Raise a ConfigError unless the longest an episode may be is a whole number of steps > 0."""
-    whole = isinstance(horizon, numbers.Integral) and not isinstance(horizon, bool)
-    check(whole, f"horizon must be a whole number of steps, not {horizon!r}")
+    check(is_whole(horizon), f"horizon must be a whole number of steps, not {horizon!r}")
     check(horizon > 0, f"horizon must be greater than 0, not {horizon}")
 
 

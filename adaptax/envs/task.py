@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,7 +41,7 @@ class Task:
 
 
 def plain_params(name: str, params: Params | Value) -> dict[str, Any]:
-    """A task's parameters, of a task that is a single value {"value": it}.
+    """A task's own parameters, of a task that is a single value {"value": it}.
 
     Raises a ConfigError where one is no number, string or array of them.
     """
@@ -55,7 +56,13 @@ def plain_params(name: str, params: Params | Value) -> dict[str, Any]:
         )
         finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
         check(finite, f"task {name!r}: its parameter {key!r} is not finite")
-    return dict(params)
+    return copied(params)
+
+
+def copied(params: Params) -> dict[str, Any]:
+    """Parameters whose arrays and lists are nobody else's, so that nobody changes them in place."""
+    changeable = (np.ndarray, list)
+    return {k: copy.deepcopy(v) if isinstance(v, changeable) else v for k, v in params.items()}
 
 
 def _array(value: Any) -> np.ndarray:
@@ -159,9 +166,13 @@ class TaskRange:
 
     tasks = None
 
-    def __init__(self, name: str, draw: Callable[[np.random.Generator], Params]) -> None:
+    def __init__(self, name: str, draw: Callable[[np.random.Generator], Params | Value]) -> None:
+        check(
+            callable(draw),
+            f"tasks of {name!r} are drawn by a function of a generator, not {draw!r}",
+        )
         self.name, self.draw = name, draw
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
         """Draw n tasks; from a continuum none repeats."""
-        return tuple(Task(self.name, -1, self.draw(rng)) for _ in range(n))
+        return tuple(Task(self.name, -1, plain_params(self.name, self.draw(rng))) for _ in range(n))

@@ -285,3 +285,18 @@ def test_steps_without_a_running_episode_and_numbers_that_are_none_name_slot_ste
         pool.step(np.arange(1), np.zeros((1, 1), np.float32))
     with pytest.raises(SlotFault, match="slot 0, step 4, task 't0': no running episode"):
         pool.step(np.arange(1), np.zeros((1, 1), np.float32))
+
+
+def test_tasks_may_be_plain_lists():
+    suite = compiled_suite("s", Drifting(), [{"drift": 0.1}], [0.5, 0.25])
+    assert [task.params for task in suite.train.tasks] == [{"drift": 0.1}]
+    assert [task.plain() for task in suite.test.tasks][1] == ["s-test-1", 1, {"value": 0.25}]
+
+
+def test_an_environment_whose_changes_would_not_be_seen_is_refused():
+    class Plain:
+        def __init__(self):
+            self.spec = Drifting().spec
+
+    with pytest.raises(ConfigError, match="Plain has to be a frozen dataclass"):
+        compiled_suite("s", Plain(), [{}], [{}])

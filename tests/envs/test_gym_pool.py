@@ -474,3 +474,34 @@ def test_environments_that_were_made_are_closed_where_a_later_one_cannot_be():
     with pytest.raises(EnvironmentFault, match="cannot be made: RuntimeError: no display"):
         GymPool(Scarce, gym_spec(Counting, 9), 4)
     assert closed == made
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, gymnasium.wrappers.RecordEpisodeStatistics])
+def test_one_environment_for_several_slots_or_pools_is_refused(wrap):
+    env = Counting()
+    spec = gym_spec(Counting, 8)
+    with pytest.raises(ConfigError, match="is made twice: what makes environments must make a new"):
+        GymPool(lambda: wrap(env), spec, 2)
+    pool = GymPool(lambda: wrap(env), spec, 1)
+    with pytest.raises(ConfigError, match="is made twice"):
+        GymPool(lambda: wrap(env), spec, 1)
+    pool.close()
+    GymPool(lambda: wrap(env), spec, 1)
+
+
+class LateSuccess(Counting):
+    """Tells of success at the end only."""
+
+    def step(self, action):
+        *told, truncated, _ = super().step(action)
+        return *told, truncated, {"is_success": True} if truncated else {}
+
+
+def test_success_that_only_some_steps_tell_of_is_warned_of():
+    suite = gym_suite("late", LateSuccess, train=[{"cut_at": 3}], horizon=8)
+    assert not suite.spec.has_success
+    pool = suite.make_pool(1)
+    pool.reset(np.array([0]), np.zeros(1, np.uint32), [suite.train.tasks[0]])
+    with pytest.warns(UserWarning, match="success is told by some steps only"):
+        for _ in range(3):
+            pool.step(np.array([0]), idle(1))

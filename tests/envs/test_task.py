@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adaptax.core.errors import ConfigError
+from adaptax.envs.pools.gym_spaces import reset_options
 from adaptax.envs.task import ClassTasks, TaskList, TaskRange
 from adaptax.experiment.build import make_suite
 
@@ -127,3 +128,36 @@ def test_tasks_without_a_class_have_none():
 def test_more_tasks_than_can_be_listed_are_refused_at_once(suite, setting):
     with pytest.raises(ConfigError, match="too many to list; at most 1,000,000"):
         make_suite(suite, **{setting: 2_000_000_000})
+
+
+def test_nobody_else_can_change_a_task():
+    """Neither who made its array nor an environment that keeps what `reset` is given."""
+    goal = np.zeros(2)
+    tasks = TaskList("t", [{"goal": goal, "path": [1.0, 2.0]}])
+    before = tasks.tasks[0].plain()
+    goal += 1.0
+    options = reset_options(tasks.tasks[0].params)
+    options["goal"] += 1.0
+    options["path"].append(3.0)
+    assert tasks.tasks[0].plain() == before == ["t-0", 0, {"goal": [0.0, 0.0], "path": [1.0, 2.0]}]
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (3, "tasks of 't' are drawn by a function of a generator, not 3"),
+        (
+            lambda rng: {"goal": None},
+            "task 't': its parameter 'goal' is a NoneType; param",
+        ),
+        (lambda rng: {"goal": {}}, "task 't': its parameter 'goal' is a dict; parameters are"),
+    ],
+)
+def test_draws_that_are_no_tasks_are_refused(draw, message):
+    with pytest.raises(ConfigError, match=message):
+        TaskRange("t", draw).sample(np.random.default_rng(0), 1)
+
+
+def test_a_number_that_is_drawn_is_a_task():
+    (task,) = TaskRange("t", lambda rng: 0.5).sample(np.random.default_rng(0), 1)
+    assert task.params == {"value": 0.5}

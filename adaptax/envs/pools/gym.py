@@ -6,6 +6,8 @@ auto-reset enters: a step's observation is always what the action led to.
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +51,30 @@ def made(make_env: MakeEnv) -> gymnasium.Env[Any, Any]:
         raise EnvironmentFault(f"an environment cannot be made: {one_line(error)}") from error
 
 
+NOT_BY_EVERY_STEP = (
+    "success is told by some steps only and does not count: it counts where the first step of an "
+    "episode and all others tell it, False too"
+)
+_IN_USE = weakref.WeakValueDictionary[int, Any]()
+"""The environments of all pools, by their ids."""
+
+
+def _inner(env: gymnasium.Env[Any, Any]) -> Any:
+    return getattr(env, "unwrapped", env)  # wrappers may be new around what is not
+
+
+def _of_its_own(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment, unless a slot has it already: episodes would run into each other."""
+    inner = _inner(env)
+    check(
+        _IN_USE.get(id(inner)) is not inner,
+        f"{env} is made twice: what makes environments must make a new one at each call, "
+        "lambda: Mine() and not lambda: mine",
+    )
+    _IN_USE[id(inner)] = inner
+    return env
+
+
 class GymPool:
     """P Gymnasium environments in this process; a task's parameters are the options of reset.
 
@@ -64,7 +90,7 @@ class GymPool:
         with closed_on_error(self):
             for _ in range(num_slots):
                 self._at_work()
-                self._envs.append(made(make_env))
+                self._envs.append(_of_its_own(made(make_env)))
         self._encode = observation_encoder(self._envs[0].observation_space)[1]
         self._decode = action_decoder(self._envs[0].action_space)[1]
         self._last_info: list[Mapping[str, Any]] = [{} for _ in range(num_slots)]
@@ -147,6 +173,7 @@ class GymPool:
         """Close every environment."""
         for env in self._envs:
             close_quietly(env)
+            _IN_USE.pop(id(_inner(env)), None)
         self._log.running[:] = False
 
     def _reset_one(self, slot: int, seed: int, task: Task) -> None:
@@ -172,6 +199,8 @@ class GymPool:
             native, reward, terminated, truncated, info = self._envs[slot].step(action)
             self._last_info[slot] = info
             told = success_in(info)
+            if told is not None and not self.spec.has_success:
+                warnings.warn(NOT_BY_EVERY_STEP, stacklevel=2)
             return (
                 self._encode(native),
                 as_number(reward, "the reward"),

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import ActionSpace, Continuous, Discrete, MultiDiscrete
+from adaptax.envs.task import copied
 
 PICTURE_NDIM = 3
 """A Box of bytes with so many axes is a picture."""
@@ -113,8 +114,8 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
 
 
 def reset_options(params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A task's parameters as the options of `reset`; None where it has none."""
-    return dict(params) if params else None
+    """A task's parameters, for `reset` to keep and change; None where it has none."""
+    return copied(params) if params else None
 
 
 def success_in(info: Mapping[str, Any]) -> Any:

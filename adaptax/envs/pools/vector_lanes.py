@@ -21,7 +21,7 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
-from adaptax.envs.task import Task
+from adaptax.envs.task import Task, copied
 
 MakeVec = Callable[[int], VectorEnv[Any, Any, Any]]
 """Makes a vector environment of so many lanes."""
@@ -57,7 +57,7 @@ class VectorLanes:
             every = np.zeros(self.vec.num_envs, np.uint32)
             every[chosen] = seeds[group]
             seed = every.tolist() if self._takes_seeds else int(seeds[group[0]])
-            options = {**tasks[group[0]].params, "reset_mask": mask}
+            options = {**copied(tasks[group[0]].params), "reset_mask": mask}
             obs[group] = self._reset(seed, options)[chosen]
         return obs
 

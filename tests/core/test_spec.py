@@ -1,0 +1,42 @@
+"""What an environment's spec takes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from adaptax.core.errors import ConfigError
+from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete, spec_to_dict
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings", "message"),
+    [
+        ((2.0, Discrete(3), 5), {}, "observation_size must be a whole number, not 2.0"),
+        (("2", Discrete(3), 5), {}, "observation_size must be a whole number, not '2'"),
+        ((2, 3, 5), {}, "action must be a Continuous, Discrete or MultiDiscrete, not 3"),
+        ((2, Discrete(3), 2.5), {}, "horizon must be a whole number of steps, not 2.5"),
+        (
+            (2, Discrete(3), 5),
+            {"trial_episodes": 2.5},
+            "trial_episodes must be a whole number",
+        ),
+        (
+            (2, Discrete(3), 5),
+            {"trial_episodes": "2"},
+            "trial_episodes must be a whole number",
+        ),
+    ],
+)
+def test_sizes_that_are_no_whole_numbers_are_refused(sizes, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EnvSpec(*sizes, **settings)
+
+
+def test_numpys_integers_can_be_written_down():
+    two = np.int64(2)
+    specs = [EnvSpec(two, action, two, two) for action in (Continuous(2), MultiDiscrete([two, 3]))]
+    assert [json.loads(json.dumps(spec_to_dict(spec)))["horizon"] for spec in specs] == [2, 2]
+    assert specs[1].action == MultiDiscrete((2, 3))
