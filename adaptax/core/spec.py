@@ -18,6 +18,9 @@ class Continuous:
     size: int
     dtype: ClassVar[str] = "float32"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole(self.size, "size of an action"))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one action, (size,)."""
@@ -30,6 +33,9 @@ class Discrete:
 
     size: int
     dtype: ClassVar[str] = "int32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole(self.size, "size of an action"))
 
     @property
     def shape(self) -> tuple[int, ...]:

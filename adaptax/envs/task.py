@@ -61,7 +61,7 @@ def plain_params(name: str, params: Params | Value) -> dict[str, Any]:
 
 def copied(params: Params) -> dict[str, Any]:
     """Parameters whose arrays and lists are nobody else's, so that nobody changes them in place."""
-    changeable = (np.ndarray, list)
+    changeable = (np.ndarray, list, tuple)  # which may hold arrays
     return {k: copy.deepcopy(v) if isinstance(v, changeable) else v for k, v in params.items()}
 
 

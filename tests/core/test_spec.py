@@ -35,8 +35,16 @@ def test_sizes_that_are_no_whole_numbers_are_refused(sizes, settings, message):
         EnvSpec(*sizes, **settings)
 
 
+@pytest.mark.parametrize("size", [2.0, "2", None])
+@pytest.mark.parametrize("kind", [Continuous, Discrete])
+def test_sizes_of_actions_that_are_no_whole_numbers_are_refused(kind, size):
+    with pytest.raises(ConfigError, match="size of an action must be a whole number, not"):
+        kind(size)
+
+
 def test_numpys_integers_can_be_written_down():
     two = np.int64(2)
-    specs = [EnvSpec(two, action, two, two) for action in (Continuous(2), MultiDiscrete([two, 3]))]
-    assert [json.loads(json.dumps(spec_to_dict(spec)))["horizon"] for spec in specs] == [2, 2]
-    assert specs[1].action == MultiDiscrete((2, 3))
+    actions = Continuous(two), Discrete(two), MultiDiscrete([two, 3])
+    specs = [EnvSpec(two, action, two, two) for action in actions]
+    assert [json.loads(json.dumps(spec_to_dict(spec)))["horizon"] for spec in specs] == [2, 2, 2]
+    assert specs[2].action == MultiDiscrete((2, 3))
