@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import reprlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -232,25 +233,25 @@ class Agent:
 
 
 def _seed(given: Any) -> int:
-    """A seed, NumPy's integers too; a key is made of 32 bits of it."""
-    message = f"begin takes a seed in [0, 2^32), or a key as jax.random.key makes it, not {given!r}"
-    try:
-        seed = operator.index(given)
-    except TypeError:
-        raise ConfigError(message) from None
-    check(not isinstance(given, bool) and 0 <= seed < 2**32, message)
-    return seed
+    """A seed; a key is made of 32 bits of it."""
+    takes = "begin takes a seed in [0, 2^32), or a key as jax.random.key makes it"
+    return _whole(given, range(2**32), takes)
 
 
 def _lane_count(given: Any) -> int:
-    """A number of lanes, NumPy's integers too."""
-    message = f"begin takes a whole number of lanes, 1 or more, not {given!r}"
+    """A number of lanes."""
+    return _whole(given, range(1, sys.maxsize), "begin takes a whole number of lanes, 1 or more")
+
+
+def _whole(given: Any, among: range, takes: str) -> int:
+    """A whole number, NumPy's too; a ConfigError where it is none, or not among these."""
+    message = f"{takes}, not {given!r}"
     try:
-        count = operator.index(given)
+        number = operator.index(given)
     except TypeError:
         raise ConfigError(message) from None
-    check(not isinstance(given, bool) and count >= 1, message)
-    return count
+    check(not isinstance(given, bool) and number in among, message)
+    return number
 
 
 def _check_flag(name: str, given: Any) -> None:

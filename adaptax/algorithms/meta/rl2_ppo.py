@@ -112,8 +112,7 @@ class RL2PPO(Algorithm[State, Rollout]):
         bins = config.value_bins
         default = rl2.default_networks(config, spec, shared=True, value_bins=bins)
         size = rl2.input_size(spec)
-        own = None if networks is None else checked_actor_critic(networks, size, bins)
-        self.networks = own or default
+        self.networks = default if networks is None else checked_actor_critic(networks, size, bins)
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

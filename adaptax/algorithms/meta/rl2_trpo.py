@@ -57,8 +57,7 @@ class RL2TRPO(Algorithm[State, Rollout]):
         super().__init__(config, spec)
         default = rl2.default_networks(config, spec, shared=False)
         size = rl2.input_size(spec)
-        own = None if networks is None else checked_actor_critic(networks, size)
-        self.networks = own or default
+        self.networks = default if networks is None else checked_actor_critic(networks, size)
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

@@ -101,8 +101,8 @@ class Reinforce(Algorithm[family.State, Data]):
         memory, sizes = config.memory.make(spec.horizon), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
-        own = None if networks is None else checked_actor_critic(networks, spec.observation_size)
-        self.networks = own or default
+        size = spec.observation_size
+        self.networks = default if networks is None else checked_actor_critic(networks, size)
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""
