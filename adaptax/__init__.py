@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.algorithms.search.cma_es import CMAESConfig as CMAESConfig
     from adaptax.algorithms.search.nop import NOP as NOP
     from adaptax.algorithms.search.nop import NOPConfig as NOPConfig
+    from adaptax.core.errors import AdaptaxError as AdaptaxError
     from adaptax.core.experience import Rollout as Rollout
     from adaptax.core.experience import Step as Step
     from adaptax.core.spec import Continuous as Continuous
@@ -90,6 +91,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
 
 _MODULES = {
     "Algorithm": "adaptax.algorithms.base",
+    "AdaptaxError": "adaptax.core.errors",
     "Rollout": "adaptax.core.experience",
     "Step": "adaptax.core.experience",
     "Continuous": "adaptax.core.spec",
@@ -129,6 +131,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_modules())
     if not name.startswith("_") and name in (modules := _modules()):
         value = globals()[name] = getattr(importlib.import_module(modules[name]), name)
         return value

@@ -70,8 +70,12 @@ SETTINGS = {
     "two-hot": f"{RECIPE} --algorithm.critic two_hot",
     "linear": f"{RECIPE} --algorithm.critic linear",
     "episodes4": f"{RECIPE} --algorithm.num-episodes 4 --algorithm.meta-batch-size 20",
+    "transformer": f"{RECIPE} --algorithm.memory.kind transformer --algorithm.memory.context 200",
+    "varibad": RECIPE,
 }
 """By name: flags beside the base's, which come before them."""
+ALGORITHMS = {"varibad": "varibad"}
+"""By name of a setting: what is trained, where it is not rl2-ppo."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -80,7 +84,8 @@ def run(options: argparse.Namespace) -> None:
         for name in options.names or SETTINGS:
             folder = RUNS / f"{name}-{seed}"
             if not finished(folder):
-                words = shlex.split(f"train rl2-ppo ml10 --seed {seed} {BASE} {SETTINGS[name]}")
+                algorithm = ALGORITHMS.get(name, "rl2-ppo")
+                words = shlex.split(f"train {algorithm} ml10 --seed {seed} {BASE} {SETTINGS[name]}")
                 command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
                 command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
                 subprocess.run(command, check=True)
@@ -134,6 +139,8 @@ def write(options: argparse.Namespace) -> None:
         runs = list(by_seed.values())
         cells = [per_cent([run[key] for run in runs]) for key in ("success", "held_out")]
         flags = f"`{SETTINGS[name]}`" if SETTINGS[name] else ""
+        if name in ALGORITHMS:
+            flags = f"{ALGORITHMS[name]}, {flags}"
         ends = sorted({f"{run['num_steps'] / 1e6:.2g}" for run in runs})
         steps = " to ".join(dict.fromkeys([ends[0], ends[-1]]))
         rows.append(f"| {flags} | {len(runs)} | {steps} | {' | '.join(cells)} |")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar, final
+from functools import cache
+from typing import Any, ClassVar, Generic, Self, TypeVar, final, get_type_hints
 
 import jax
 import numpy as np
@@ -86,6 +88,10 @@ class Algorithm(ABC, Generic[State, Data]):
         is_spec = isinstance(spec, EnvSpec)
         what = type(spec).__name__
         check(is_spec, f"an algorithm takes a suite's spec, suite.spec, not a {what}")
+        kind = _config_class(type(self))
+        fits = kind is None or isinstance(config, kind)
+        wanted = f"{type(self).__name__} takes a {kind and kind.__name__}"
+        check(fits, f"{wanted}, not {reprlib.repr(config)}")
         self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
             check_numbers(config, "algorithm")
@@ -208,6 +214,16 @@ class Algorithm(ABC, Generic[State, Data]):
 
     def __hash__(self) -> int:
         return hash((type(self), self.config, self.spec, self.networks))
+
+
+@cache
+def _config_class(algorithm: type[Algorithm[Any, Any]]) -> type | None:
+    """The class that an algorithm says its config is of; None where it says none."""
+    try:
+        kind = get_type_hints(algorithm).get("config")
+    except NameError:  # what only type checkers import
+        return None
+    return kind if isinstance(kind, type) else None
 
 
 def _same(one: Any, other: Any) -> bool:

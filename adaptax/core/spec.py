@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,7 +52,9 @@ class MultiDiscrete:
     dtype: ClassVar[str] = "int32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(whole(size, "a size") for size in self.sizes))
+        given = self.sizes
+        check(isinstance(given, Iterable), f"sizes must be several whole numbers, not {given!r}")
+        object.__setattr__(self, "sizes", tuple(whole(size, "a size") for size in given))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,6 +68,7 @@ class MultiDiscrete:
 
 
 ActionSpace = Continuous | Discrete | MultiDiscrete
+PICTURE_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,17 @@ class EnvSpec:
         check(self.action.size > 0, f"action size {self.action.size} is not > 0")
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
         check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
-        fits = self.picture is None or math.prod(self.picture) == self.observation_size
-        check(fits, f"pictures {self.picture} have not {self.observation_size} numbers")
+        self._check_picture()
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
+
+    def _check_picture(self) -> None:
+        if self.picture is None:
+            return
+        is_shape = isinstance(self.picture, tuple) and len(self.picture) == PICTURE_AXES
+        said = f"picture must be (height, width, channels), not {self.picture!r}"
+        check(is_shape and all(map(is_whole, self.picture)), said)
+        fits = math.prod(self.picture) == self.observation_size
+        check(fits, f"pictures {self.picture} have not {self.observation_size} numbers")
 
 
 def whole(number: Any, what: str) -> int:

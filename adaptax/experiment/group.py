@@ -57,7 +57,7 @@ from adaptax.experiment.run_dir import (
     names_in,
     writing,
 )
-from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.trainer import ELSEWHERE, Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.draws import Counted
@@ -239,6 +239,7 @@ class Group:
             raise self.failure(why) from next(iter(failed.values()))
         if self._interrupted:
             say(f"stopped; {self.how_to_go_on('group.resume()')}", sys.stderr)
+            end_if_told()
         elif not self.config.quiet:
             each = "" if self.members[0].has_commands else "evaluate() of each of group.members"
             say(whats_next(self.run_dir, each), sys.stdout)

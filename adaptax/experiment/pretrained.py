@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from adaptax.core.errors import unknown_name
+from adaptax.core.errors import check, unknown_name
 from adaptax.core.files import parse_json, read_plain
 
 PREFIX = "pretrained:"
@@ -13,6 +14,8 @@ FOLDER = Path(__file__).parent / "shipped"
 
 def run_path(run_dir: str | Path) -> Path:
     """The directory of a run; of an agent that comes with adaptax by its name, pretrained:NAME."""
+    is_path = isinstance(run_dir, str | os.PathLike)
+    check(is_path, f"expected the directory of a run, not {run_dir!r}")
     text = str(run_dir)
     if not text.startswith(PREFIX):
         return Path(run_dir)

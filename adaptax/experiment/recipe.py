@@ -136,7 +136,7 @@ class Recipe:
                 find_algorithm(self.about.algorithm).load()[1], self.algorithm, where="algorithm"
             )
             from_dict(find_suite(suite).load()[0], self.suite, where="suite")
-            from_dict(TrainerConfig, {"run_dir": "", **self.trainer}, where="trainer")
+            from_dict(TrainerConfig, {"run_dir": ".", **self.trainer}, where="trainer")
         except ConfigError as error:
             raise ConfigError(f"recipe {self.name}: {error}") from None
 

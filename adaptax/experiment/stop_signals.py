@@ -22,6 +22,8 @@ INTERRUPTED = 130
 
 
 _is_own_process = threading.Event()
+_owes_end = threading.Event()
+"""A SIGTERM was put off until what runs is on disk."""
 
 
 def own_process() -> None:
@@ -54,6 +56,8 @@ def finish_iteration_on_signal(
 
     def handle(number: int, frame: FrameType | None) -> None:
         handled.append(number)
+        if number == signal.SIGTERM and not _is_own_process.is_set():
+            _owes_end.set()
         interrupt()
         watch.answered.wait(GRACE_SECONDS)  # what comes after is to be said after
         if watch.num_heard > len(handled):  # Python tells once of all that came within one call
@@ -63,14 +67,26 @@ def finish_iteration_on_signal(
     old = {n: signal.signal(n, handle) for n in STOP_SIGNALS}
     try:
         yield
-    except Exception:
-        if len(handled) < 2:
+    except BaseException as error:
+        _owes_end.clear()  # the error ends the program, or whoever catches it decides
+        if len(handled) < 2 or not isinstance(error, Exception):
             raise
         raise KeyboardInterrupt(parting()) from None  # which a compiled program made another
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
         watch.end()
+
+
+def end_if_told() -> None:
+    """Deliver the SIGTERM that was put off, if there was one: the run that it met is on disk.
+
+    It means anybody's whole program, which would go on with its next run. A program of adaptax has
+    a message and an exit code of its own.
+    """
+    if _owes_end.is_set():
+        _owes_end.clear()
+        signal.raise_signal(signal.SIGTERM)
 
 
 def end_process() -> NoReturn:

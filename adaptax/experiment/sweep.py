@@ -52,7 +52,7 @@ from adaptax.experiment.run_dir import (
     writing,
 )
 from adaptax.experiment.statistics import student_interval
-from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.sweep_record import (
     Plan,
     Record,
@@ -231,7 +231,9 @@ class Sweep:
             self._search(places)
         if self._interrupted:
             self._say_how_to_go_on()
-            return self._write()
+            record = self._write()
+            end_if_told()
+            return record
         if self._lost:
             each = "; ".join(f"trial {number}: {why}" for number, why in self._lost.items())
             raise AdaptaxError(f"{each}; go on with `{self._way_on}`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import secrets
 import sys
 import time
@@ -55,7 +56,7 @@ from adaptax.experiment.run_dir import (
     refuse_links,
     write_config,
 )
-from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_whole, saved_state
@@ -88,6 +89,7 @@ class Trainer:
         suite: Suite,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        _check_kinds(config, algorithm, suite)
         _check_is_for(suite, algorithm)
         self.config, self.suite = config, suite
         self.algorithm = _as_long_as_the_run(algorithm, config)
@@ -147,6 +149,7 @@ class Trainer:
                 limits = training.send(rows)
         except StopIteration as end:
             last: Metrics = end.value
+            end_if_told()
             return last
 
     def from_the_start(self) -> Training:
@@ -690,6 +693,13 @@ class Trainer:
         anew = "Trainer(config, algorithm, suite).resume()"
         way_on = shell_command("resume", self.run_dir) if self.has_commands else anew
         return f"`{way_on}` goes on from {where}"
+
+
+def _check_kinds(config: Any, algorithm: Any, suite: Any) -> None:
+    """Raise a ConfigError where one of what a trainer takes is something else."""
+    for given, kind in ((config, TrainerConfig), (algorithm, Algorithm), (suite, Suite)):
+        what = f"Trainer(config, algorithm, suite) takes a {kind.__name__}"
+        check(isinstance(given, kind), f"{what}, not {reprlib.repr(given)}")
 
 
 def _check_is_for(suite: Suite, algorithm: Algorithm[Any, Any]) -> None:

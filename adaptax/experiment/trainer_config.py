@@ -69,6 +69,7 @@ class TrainerConfig:
             if isinstance(path := getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(path))
         check_types(self, "trainer")
+        check(self.run_dir != "", "run_dir is empty: name a directory")
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
         check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores", "patience")
         evaluated = self.patience is None or self.evaluation_interval is not None

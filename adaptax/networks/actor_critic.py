@@ -8,13 +8,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.errors import ConfigError, check, one_line
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import ActionSpace
 from adaptax.functional.distributions import Distribution
 from adaptax.networks.heads import ActionHead
 from adaptax.networks.memory import Memory, NoMemory
 from adaptax.networks.mlp import MLP, dense
+from adaptax.networks.own import check_module, described, traced
 
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation."""
@@ -183,30 +184,25 @@ def as_actor_critic(network: nn.Module) -> Any:
 
 
 def checked_actor_critic(network: Any, input_size: int, value_bins: int | None = None) -> Any:
-    """Somebody's own network as an actor-critic of so many inputs; a ConfigError if it is none.
-
-    Otherwise it would go wrong in the midst of learning, in words that name no network.
-    """
-    is_one = isinstance(network, nn.Module) or hasattr(type(network), "sequence")
-    check(is_one, f"networks must be a Flax module, an instance of its class, not {network!r}")
+    """Somebody's own network as an actor-critic of so many inputs; a ConfigError if it is none."""
+    check_module("networks", network)
     own, found = as_actor_critic(network), list[Any]()
 
     def call(key: jax.Array) -> tuple[()]:
         params, memory = init_params(own, key, input_size), own.initial((2,))
-        found.append(own.apply(params, memory, jnp.zeros((2, input_size)), jnp.zeros(2, bool))[1])
+        _, outputs = own.apply(params, memory, jnp.zeros((2, input_size)), jnp.zeros(2, bool))
+        distribution, value = outputs
+        found.append((distribution, value))
         return ()
 
     shape = (2,) if value_bins is None else (2, value_bins)
     values = "a value [...]" if value_bins is None else f"logits of values [..., {value_bins}]"
     wanted = f"networks make of inputs [..., {input_size}] a distribution of actions and {values}"
-    try:
-        jax.eval_shape(call, jax.random.key(0))
-        distribution, value = found[0]
-    except Exception as error:
-        raise ConfigError(f"{wanted}; these fail: {one_line(error)}") from error
+    traced(wanted, call)
+    distribution, value = found[0]
     fit = hasattr(distribution, "log_prob") and getattr(value, "shape", None) == shape
-    gave = f"{type(distribution).__name__} and a value {[*getattr(value, 'shape', ())]}"
-    check(fit, f"{wanted}; these make of inputs [2, {input_size}] a {gave}")
+    gave = f"{described(distribution)} and a value {described(value)}"
+    check(fit, f"{wanted}; these make of inputs [2, {input_size}] {gave}")
     return own
 
 

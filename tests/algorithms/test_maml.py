@@ -17,10 +17,10 @@ from adaptax.algorithms.meta.maml_family import (
     Data,
     MAMLConfig,
     State,
-    default_policy,
     exploration_loss,
     for_each_task,
     init_params,
+    policy_for,
     stepped,
     task_mean,
     unroll,
@@ -68,7 +68,7 @@ def samples(seed: int, dtype=np.float64, log_prob=None) -> Samples:
     return Samples(**floats, valid=jnp.asarray(valid))
 
 
-POLICY = default_policy(MAMLConfig(**SMALL), SPEC)
+POLICY = policy_for(MAMLConfig(**SMALL), SPEC, None)
 
 
 def random_params(config: MAMLConfig, seed: int = 0, dtype=np.float64):

@@ -216,10 +216,10 @@ class Both(nn.Module):
     [
         ("Both", "networks must be a Flax module, an instance of its class, not 'Both'"),
         (Both, "networks must be a Flax module, an instance of its class, not <class"),
-        (Both(space(), no_value=True), r"and a value \[...\]; these fail: TypeError: "),
+        (Both(space(), no_value=True), r"and a value \[...\]; a trial fails: TypeError: "),
         (
             Both(space(), value_axis=True),
-            r"make of inputs .* a DiagonalGaussian and a value \[2, 1",
+            r"make of inputs .* DiagonalGaussian and a value \[2, 1",
         ),
     ],
 )

@@ -288,17 +288,53 @@ def interrupt(number=signal.SIGINT):
     return lambda: signal.raise_signal(number)
 
 
+@pytest.fixture
+def delivered():
+    """What SIGTERM still does to the program around a run."""
+    numbers = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_the_iteration_with_a_snapshot(tmp_path, capsys, number):
+def test_a_signal_ends_the_run_after_the_iteration_with_a_snapshot(
+    tmp_path, capsys, number, delivered
+):
     before = signal.getsignal(number)
     settings = {"num_iterations": 6, "evaluation_interval": 4}
     run = trainer(tmp_path / "run", hooks={2: interrupt(number)}, **settings)
     assert run.run()["iteration"] == 2
+    assert delivered == [signal.SIGTERM] * (number == signal.SIGTERM)
     assert snapshots(run) == [2]
     assert column(run, file="evaluations.jsonl") == [0]
     err = capsys.readouterr().err
     assert "stopped after iteration 2; go on with: trainer.resume()\n" in err
     assert signal.getsignal(number) is before
+
+
+LOOP = """
+import sys, adaptax
+for seed in range(3):
+    adaptax.train("nop", "point-goal", run_dir=f"{sys.argv[1]}/{seed}", seed=seed,
+                  num_iterations=1_000_000, evaluation_interval=None, quiet=True)
+"""
+
+
+def test_sigterm_ends_a_program_of_several_runs_once_the_one_under_way_is_on_disk(tmp_path):
+    program = [sys.executable, "-c", LOOP, str(tmp_path)]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "0/progress.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=120)
+    last = read_rows(tmp_path / "0/progress.jsonl")[-1]["iteration"]
+    assert process.returncode == -signal.SIGTERM
+    assert f"stopped after iteration {last}" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert Snapshots(tmp_path / "0/snapshots").iterations()[-1] == last
+    assert not (tmp_path / "1").exists()
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(tmp_path):

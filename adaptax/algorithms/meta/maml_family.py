@@ -33,6 +33,7 @@ from adaptax.learning.credited import Samples, credited
 from adaptax.learning.minibatches import ADAM
 from adaptax.learning.processors import ProcessorConfig, check_room
 from adaptax.networks.heads import MLPPolicy
+from adaptax.networks.own import own_policy
 from adaptax.sampling.actors import Actor, PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
@@ -99,9 +100,9 @@ class Data:
     """[M, K + 1]: mean undiscounted return of a task's episodes in each stage."""
 
 
-def default_policy(config: MAMLConfig, spec: EnvSpec) -> MLPPolicy:
-    """The policy that the config describes."""
-    return MLPPolicy(config.hidden_sizes, spec.action, config.init_std)
+def policy_for(config: MAMLConfig, spec: EnvSpec, networks: nn.Module | None) -> nn.Module:
+    """The given policy, or the one that the config describes."""
+    return own_policy(MLPPolicy(config.hidden_sizes, spec.action, config.init_std), networks, spec)
 
 
 def init_params(config: MAMLConfig, policy: nn.Module, spec: EnvSpec, key: jax.Array) -> PyTree:

@@ -46,6 +46,7 @@ from adaptax.networks.encoders import (
     LatentPolicy,
     LatentValue,
 )
+from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.latent import LatentActor
 from adaptax.sampling.sampler import Sampler
@@ -225,6 +226,16 @@ def default_networks(config: PEARLConfig, spec: EnvSpec) -> Networks:
     )
 
 
+def check_own(networks: Networks, config: PEARLConfig, spec: EnvSpec) -> None:
+    """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
+    obs, action, z = (spec.observation_size,), spec.action.shape, (config.latent_size,)
+    policy, critics = networks.policy, networks.critics
+    check_gives("networks.policy", policy, [obs, z], spec.action, "sample_and_log_prob")
+    check_gives("networks.critics", critics, [obs, action, z], (None, 0))
+    if networks.value is not None:
+        check_gives("networks.value", networks.value, [obs, z], (0,))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
@@ -273,7 +284,9 @@ class PEARL(Algorithm[State, Data]):
         super().__init__(config, spec)
         if not isinstance(spec.action, Continuous):
             raise ConfigError("pearl takes continuous actions, not choices")
-        self.networks = networks or default_networks(config, spec)
+        self.networks = own_or(default_networks(config, spec), networks)
+        if networks is not None:
+            check_own(networks, config, spec)
         self.with_value = config.critic == "value"
         check(
             not self.with_value or self.networks.value is not None,

@@ -21,10 +21,10 @@ from adaptax.algorithms.meta.maml_family import (
     Stages,
     adapted_actor,
     collect,
-    default_policy,
     exploration_loss,
     init_params,
     mean_kls,
+    policy_for,
     return_metrics,
     task_mean,
     unroll,
@@ -98,7 +98,7 @@ class ProMP(Algorithm[State, Data]):
     def __init__(
         self, config: ProMPConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
-        super().__init__(config, spec, networks or default_policy(config, spec))
+        super().__init__(config, spec, policy_for(config, spec, networks))
         self.lanes_per_task = config.num_episodes
         self.trained_episodes = config.num_inner_steps + 1
 

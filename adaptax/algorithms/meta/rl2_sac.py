@@ -47,6 +47,7 @@ from adaptax.learning.replay import Replay
 from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
 from adaptax.networks.critics import ActionValues, StochasticPolicy, ensemble
 from adaptax.networks.memory import MemoryConfig
+from adaptax.networks.own import check_gives, own_or, traced
 from adaptax.networks.recurrent import RecurrentFeatures, RecurrentPolicy, ReluTorso
 from adaptax.sampling.actors import Actor, UniformActor
 from adaptax.sampling.exploration import AfterWarmup
@@ -169,6 +170,25 @@ def default_networks(config: RL2SACConfig, spec: EnvSpec) -> Networks:
     )
 
 
+def check_own(networks: Networks, config: RL2SACConfig, spec: EnvSpec) -> None:
+    """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
+    encoder, size = networks.encoder, rl2.input_size(spec)
+
+    def features(key: jax.Array) -> jax.Array:
+        (_, seen), _ = encoder.init_with_output(key, encoder.initial((1,)), jnp.zeros((1, size)))
+        return seen
+
+    said = f"networks.encoder must make features of inputs [1, {size}]"
+    num = traced(said, features).shape[-1]
+    bins = config.num_bins if config.critic == "two_hot" else 1
+    if isinstance(spec.action, Discrete):
+        inputs, outputs, needs = num, bins * spec.action.size, "logits"
+    else:
+        inputs, outputs, needs = num + spec.action.size, bins, "sample_and_log_prob"
+    check_gives("networks.policy", networks.policy, [(num,)], spec.action, needs)
+    check_gives("networks.critics", networks.critics, [(inputs,)], (None, 0, outputs))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
@@ -216,7 +236,9 @@ class RL2SAC(Algorithm[State, Rollout]):
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
             raise ConfigError("rl2-sac takes continuous actions or one choice, not several choices")
-        self.networks = networks or default_networks(config, spec)
+        self.networks = own_or(default_networks(config, spec), networks)
+        if networks is not None:
+            check_own(networks, config, spec)
         self.network = RecurrentPolicy(self.networks.encoder, self.networks.policy)
         self.trained_episodes = rl2.trial_length(config, spec)
 

@@ -32,12 +32,19 @@ from adaptax.functional.masking import masked_mean
 from adaptax.learning.minibatches import ADAM, Figures, one_step, optimizer
 from adaptax.learning.replay import Replay
 from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
-from adaptax.networks.actor_critic import ActorCritic, as_actor_critic, has_memory, with_part
+from adaptax.networks.actor_critic import (
+    ActorCritic,
+    as_actor_critic,
+    checked_actor_critic,
+    has_memory,
+    with_part,
+)
 from adaptax.networks.belief import BeliefActorCritic, RecurrentEncoder
 from adaptax.networks.encoders import JointMLP
 from adaptax.networks.hypernetwork import Behind, head_inputs
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import Moments, normalized
+from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import TransitionInputs, transition
 from adaptax.sampling.sampler import Sampler
@@ -147,6 +154,19 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
     )
 
 
+def check_own(networks: Networks, config: VariBADConfig, spec: EnvSpec) -> None:
+    """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
+    inputs = spec.observation_size + 2 * config.latent_size
+    checked_actor_critic(networks.actor_critic, inputs, config.value_bins)
+    obs, action, z = (spec.observation_size,), (spec.action.size,), (config.latent_size,)
+    from_what = [obs, action, obs] if config.reward_from == "transition" else [obs]
+    check_gives("networks.reward_decoder", networks.reward_decoder, [z, *from_what], (0, 1))
+    if networks.next_obs_decoder is not None:
+        check_gives(
+            "networks.next_obs_decoder", networks.next_obs_decoder, [z, obs, action], (0, *obs)
+        )
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
@@ -195,7 +215,9 @@ class VariBAD(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         rl2_ppo.check_critic(config, spec)
-        self.networks = networks or default_networks(config, spec)
+        self.networks = own_or(default_networks(config, spec), networks)
+        if networks is not None:
+            check_own(networks, config, spec)
         actor_critic = as_actor_critic(self.networks.actor_critic)
         no_memory = not has_memory(actor_critic)
         check(no_memory, "varibad's actor-critic must have no memory: the encoder has it")

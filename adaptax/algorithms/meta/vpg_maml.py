@@ -20,8 +20,8 @@ from adaptax.algorithms.meta.maml_family import (
     adam_step,
     adapted_actor,
     collect,
-    default_policy,
     init_params,
+    policy_for,
     task_mean,
 )
 from adaptax.core.config import check_positive
@@ -59,7 +59,7 @@ class VPGMAML(Algorithm[State, Data]):
     def __init__(
         self, config: VPGMAMLConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
-        super().__init__(config, spec, networks or default_policy(config, spec))
+        super().__init__(config, spec, policy_for(config, spec, networks))
         self.lanes_per_task = config.num_episodes
         self.trained_episodes = config.num_inner_steps + 1
 

@@ -33,6 +33,7 @@ from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.functional.q_learning import ensemble_loss, td_target
 from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import Critic, DeterministicPolicy, ensemble
+from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.exploration import NoisyActor
 from adaptax.sampling.sampler import Sampler
@@ -66,7 +67,7 @@ class DDPG(Algorithm[State, Data]):
     def __init__(self, config: DDPGConfig, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
         check_space(self.name, spec)
-        self.networks = networks or default_networks(config.hidden_sizes, spec, 1)
+        self.networks = networks_for(config.hidden_sizes, spec, 1, networks)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
@@ -120,10 +121,18 @@ def check_space(name: str, spec: EnvSpec) -> None:
         raise ConfigError(f"{name} takes continuous actions only; for several choices take ppo")
 
 
-def default_networks(hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int) -> Networks:
-    """A deterministic policy and its critics."""
+def networks_for(
+    hidden_sizes: tuple[int, ...], spec: EnvSpec, num_critics: int, networks: Networks | None
+) -> Networks:
+    """The given policy and critics, or default ones: so many critics."""
     critics = ensemble(Critic, num_critics)(hidden_sizes, spec.picture)
-    return Networks(DeterministicPolicy(hidden_sizes, spec.action.size, spec.picture), critics)
+    policy = DeterministicPolicy(hidden_sizes, spec.action.size, spec.picture)
+    own = own_or(Networks(policy, critics), networks)
+    if networks is not None:
+        obs, action = (spec.observation_size,), spec.action.shape
+        check_gives("networks.policy", own.policy, [obs], (0, *action))
+        check_gives("networks.critics", own.critics, [obs, action], (None, 0))
+    return own
 
 
 def init_networks(config: DDPGConfig, spec: EnvSpec, networks: Networks, key: jax.Array) -> State:

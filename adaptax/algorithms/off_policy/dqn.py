@@ -37,6 +37,7 @@ from adaptax.core.spec import Discrete, EnvSpec
 from adaptax.functional.q_learning import huber, of_action, td_target
 from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import ActionValues
+from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.exploration import EpsilonGreedyActor
 from adaptax.sampling.sampler import Sampler
@@ -99,9 +100,11 @@ class DQN(Algorithm[State, Data]):
         super().__init__(config, spec)
         if not isinstance(spec.action, Discrete):
             raise ConfigError("dqn takes one discrete action; for continuous ones take sac or td3")
-        self.networks = networks or ActionValues(
-            config.hidden_sizes, spec.action.size, spec.picture
-        )
+        size, choices = spec.observation_size, spec.action.size
+        default = ActionValues(config.hidden_sizes, choices, spec.picture)
+        self.networks = own_or(default, networks)
+        if networks is not None:
+            check_gives("networks", networks, [(size,)], (0, choices))
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:

@@ -41,6 +41,7 @@ from adaptax.functional.q_learning import (
 )
 from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import ActionValues, Critic, StochasticPolicy, ensemble
+from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
@@ -95,7 +96,7 @@ class SAC(Algorithm[State, Data]):
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
             raise ConfigError("sac takes continuous actions or one choice, not several choices")
-        self.networks = networks or default_networks(config.hidden_sizes, spec)
+        self.networks = networks_for(config.hidden_sizes, spec, networks)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:
@@ -193,10 +194,21 @@ class SAC(Algorithm[State, Data]):
         return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
 
 
-def default_networks(hidden_sizes: tuple[int, ...], spec: EnvSpec) -> Networks:
-    """A stochastic policy and twin critics for an environment."""
+def networks_for(
+    hidden_sizes: tuple[int, ...], spec: EnvSpec, networks: Networks | None
+) -> Networks:
+    """The given policy and critics, or the default ones: twin critics."""
     space, picture = spec.action, spec.picture
-    policy = StochasticPolicy(hidden_sizes, space, picture)
-    if isinstance(space, Discrete):
-        return Networks(policy, ensemble(ActionValues, 2)(hidden_sizes, space.size, picture))
-    return Networks(policy, ensemble(Critic, 2)(hidden_sizes, picture))
+    discrete = isinstance(space, Discrete)
+    critics = ensemble(Critic, 2)(hidden_sizes, picture)
+    if discrete:
+        critics = ensemble(ActionValues, 2)(hidden_sizes, space.size, picture)
+    own = own_or(Networks(StochasticPolicy(hidden_sizes, space, picture), critics), networks)
+    if networks is not None:
+        obs, needs = (spec.observation_size,), "logits" if discrete else "sample_and_log_prob"
+        check_gives("networks.policy", own.policy, [obs], space, needs)
+        if discrete:
+            check_gives("networks.critics", own.critics, [obs], (None, 0, space.size))
+        else:
+            check_gives("networks.critics", own.critics, [obs, space.shape], (None, 0))
+    return own

@@ -17,8 +17,8 @@ from adaptax.algorithms.off_policy.ddpg import (
     acting,
     check_space,
     critic_loss,
-    default_networks,
     init_networks,
+    networks_for,
     policy_loss,
 )
 from adaptax.algorithms.off_policy.family import (
@@ -74,7 +74,7 @@ class TD3(Algorithm[State, Data]):
     def __init__(self, config: TD3Config, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
         check_space(self.name, spec)
-        self.networks = networks or default_networks(config.hidden_sizes, spec, 2)
+        self.networks = networks_for(config.hidden_sizes, spec, 2, networks)
         self.num_cycles = config.num_cycles
 
     def init(self, key: jax.Array) -> State:

@@ -20,9 +20,9 @@ from adaptax.algorithms.search.family import (
     Data,
     SearchConfig,
     better,
-    default_policy,
     evaluated,
     mean_actor,
+    policy_for,
     score_metrics,
 )
 from adaptax.core.config import check_not_negative, check_positive
@@ -88,7 +88,7 @@ class CEM(Algorithm[State, Data]):
     learned = (".mean",)
 
     def __init__(self, config: CEMConfig, spec: EnvSpec, networks: nn.Module | None = None) -> None:
-        super().__init__(config, spec, networks or default_policy(config, spec))
+        super().__init__(config, spec, policy_for(config, spec, networks))
         self.policy = Flat(self.networks, spec.observation_size)
         _warn_of_standstill(config)
 

@@ -24,9 +24,9 @@ from adaptax.algorithms.search.family import (
     Data,
     SearchConfig,
     better,
-    default_policy,
     evaluated,
     mean_actor,
+    policy_for,
     score_metrics,
 )
 from adaptax.core.config import check_positive
@@ -101,7 +101,7 @@ class CMAES(Algorithm[State, Data]):
     def __init__(
         self, config: CMAESConfig, spec: EnvSpec, networks: nn.Module | None = None
     ) -> None:
-        super().__init__(config, spec, networks or default_policy(config, spec))
+        super().__init__(config, spec, policy_for(config, spec, networks))
         self.policy = Flat(self.networks, spec.observation_size)
         self._blank = blank(self.policy.size, config)
 

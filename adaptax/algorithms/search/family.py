@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -22,6 +23,7 @@ from adaptax.functional.returns import discounted_returns
 from adaptax.functional.search import nan_as_worst, ranking
 from adaptax.networks.flat import Flat
 from adaptax.networks.heads import MLPPolicy
+from adaptax.networks.own import own_policy
 from adaptax.sampling.actors import PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
@@ -46,9 +48,9 @@ class SearchConfig(Hyperparameters):
         check_unit(self, "discount")
 
 
-def default_policy(config: SearchConfig, spec: EnvSpec) -> MLPPolicy:
-    """A policy without a deviation to search for, since it acts by its mode."""
-    return MLPPolicy(config.hidden_sizes, spec.action, learn_std=False)
+def policy_for(config: SearchConfig, spec: EnvSpec, networks: nn.Module | None) -> nn.Module:
+    """The given policy, or one without a deviation to search for, since it acts by its mode."""
+    return own_policy(MLPPolicy(config.hidden_sizes, spec.action, learn_std=False), networks, spec)
 
 
 def mean_actor(policy: Flat, params: jax.Array) -> PolicyActor:

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import placed
@@ -95,12 +95,19 @@ def gym_suite(
     there is one task without parameters; without `test` evaluation is on the training tasks.
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
     """
+    check_makes("gym_suite", make_env)
     train_tasks, test_tasks = task_lists(name, train, test)
     about = (make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
     spec: EnvSpec = _spec_in_worker(name, *about) if num_workers > 0 else gym_spec(*about)
     pool = partial(GymPool, make_env, spec)
     suite = Suite(name, spec, train_tasks, test_tasks, pool)
     return placed(suite, num_workers, num_ray_actors)
+
+
+def check_makes(what: str, make: Any) -> None:
+    """Raise a ConfigError where an environment stands in the place of what makes them."""
+    name = getattr(type(make), "__name__", make)
+    check(callable(make), f"{what} takes a function that makes environments, not a {name}")
 
 
 def gym_spec(
@@ -145,6 +152,7 @@ def vector_suite(
     trial_episodes: int = 1,
 ) -> Suite:
     """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
+    check_makes("vector_suite", make_vec)
     train_tasks, test_tasks = task_lists(name, train, test)
     spec = vector_spec(make_vec, horizon, trial_episodes, train_tasks.tasks[0])
     return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))

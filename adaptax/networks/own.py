@@ -1,0 +1,119 @@
+"""Networks of one's own in the place of the default ones, tried before anything is learned.
+
+Otherwise they would go wrong in the midst of learning, in words that name no network; or not even
+then, where an axis too many broadcasts.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from adaptax.core.errors import ConfigError, check, one_line
+from adaptax.core.spec import ActionSpace, EnvSpec
+
+Networks = TypeVar("Networks")
+Shape = tuple[int | None, ...]
+"""None stands for any number."""
+ROWS = 3
+"""Of the inputs that networks are tried with."""
+
+
+def own_or(default: Networks, networks: Networks | None) -> Networks:
+    """The networks given, or else the default ones; a ConfigError where they are no such thing."""
+    if networks is None:
+        return default
+    if isinstance(default, nn.Module):
+        check_module("networks", networks)
+        return networks
+    kind = type(default)
+    name = f"{kind.__module__}.{kind.__name__}"
+    check(isinstance(networks, kind), f"networks must be {name}(...), not {reprlib.repr(networks)}")
+    for part in fields(kind):  # type: ignore[arg-type]  # one dataclass of modules an algorithm
+        module = getattr(networks, part.name)
+        if module is not None or part.default is MISSING:
+            check_module(f"networks.{part.name}", module)
+    return networks
+
+
+def own_policy(default: Any, networks: Any, spec: EnvSpec) -> Any:
+    """As `own_or`, observations [..., O] -> a distribution over actions."""
+    if networks is not None:
+        check_gives("networks", own_or(default, networks), [(spec.observation_size,)], spec.action)
+    return own_or(default, networks)
+
+
+def check_module(name: str, network: Any) -> None:
+    """Raise a ConfigError unless it has what a Flax module has."""
+    kind = type(network)
+    is_one = hasattr(kind, "init") and hasattr(kind, "apply")
+    wanted = f"{name} must be a Flax module, an instance of its class"
+    check(is_one, f"{wanted}, not {reprlib.repr(network)}")
+
+
+def check_gives(
+    name: str,
+    network: Any,
+    inputs: Sequence[tuple[int, ...]],
+    wanted: Shape | ActionSpace,
+    needs: str = "log_prob",
+) -> None:
+    """Raise a ConfigError unless a network makes of inputs [B, ...] what is wanted.
+
+    That is an array whose axis of rows is written 0 in the shape, or a distribution over actions,
+    which `needs` something by this name beside.
+    """
+    gives = "a distribution over actions"
+    if isinstance(wanted, tuple):
+        wanted = tuple(ROWS if size == 0 else size for size in wanted)
+        gives = _shown(wanted)
+    arrays = [jnp.zeros((ROWS, *shape)) for shape in inputs]
+    of = " and ".join(_shown(array.shape) for array in arrays)
+    said = f"{name} must make {gives} of {of}"
+
+    def call(key: jax.Array) -> Any:
+        out = network.apply(network.init(key, *arrays), *arrays)
+        if isinstance(wanted, tuple):
+            return out
+        action = out.sample(key)
+        getattr(out, needs)  # or it fails
+        return action, out.log_prob(action)
+
+    found = traced(said, call)
+    if isinstance(wanted, tuple):
+        check(_fits(found, wanted), f"{said}, not {described(found)}")
+        return
+    action, log_prob = found
+    fits = _fits(action, (ROWS, *wanted.shape)) and _fits(log_prob, (ROWS,))
+    gave = f"actions {described(action)} with log-probabilities {described(log_prob)}"
+    check(fits, f"{said}, {_shown((ROWS, *wanted.shape))} with {_shown((ROWS,))}, not {gave}")
+
+
+def traced(said: str, call: Callable[[jax.Array], Any]) -> Any:
+    """Shapes of what networks give, without numbers; a ConfigError where they fail."""
+    try:
+        return jax.eval_shape(call, jax.random.key(0))
+    except Exception as error:
+        raise ConfigError(f"{said}; a trial fails: {one_line(error)}") from error
+
+
+def _fits(found: Any, wanted: Shape) -> bool:
+    shape = getattr(found, "shape", None)
+    if shape is None or len(shape) != len(wanted):
+        return False
+    return all(size in (None, own) for own, size in zip(shape, wanted, strict=True))
+
+
+def _shown(shape: Shape) -> str:
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
+def described(found: Any) -> str:
+    """The shape of an array, the class of anything else."""
+    return _shown(found.shape) if hasattr(found, "shape") else type(found).__name__

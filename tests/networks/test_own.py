@@ -1,0 +1,107 @@
+"""Networks of one's own: refused in one line where they do not fit, before anything is learned."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import pytest
+
+from adaptax import Continuous, Discrete, EnvSpec, make_algorithm
+from adaptax.algorithms.meta import pearl, rl2_sac, varibad
+from adaptax.algorithms.off_policy.family import Networks
+from adaptax.core.errors import ConfigError
+
+REACH = EnvSpec(4, Continuous(2), 10)
+CHOOSE = EnvSpec(4, Discrete(3), 10)
+SETTINGS = {
+    "pearl": {"critic": "value"},
+    "varibad": {"decode_next_obs": True, "reward_from": "transition"},
+    "rl2-sac": {"critic": "two_hot"},
+}
+OF_CHOICES = ["sac", "dqn", "rl2-sac", "varibad", "promp", "cem"]
+OF_MOVES = ["sac", "td3", "ddpg", "pearl", "rl2-sac", "varibad", "promp", "cma-es", "trpo-maml"]
+
+
+class Numbers(nn.Module):
+    """So many numbers of all inputs side by side."""
+
+    num: int = 1
+
+    @nn.compact
+    def __call__(self, *inputs):
+        lead = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
+        inputs = [jnp.broadcast_to(x, (*lead, x.shape[-1])) for x in inputs]
+        return nn.Dense(self.num)(jnp.concatenate(inputs, axis=-1))
+
+
+def made(name, spec, networks=None):
+    return make_algorithm(name, spec, networks=networks, **SETTINGS.get(name, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [(name, CHOOSE) for name in OF_CHOICES] + [(name, REACH) for name in OF_MOVES],
+)
+def test_networks_like_the_default_ones_are_taken(name, spec):
+    own = made(name, spec).networks
+    assert made(name, spec, own).networks is own
+
+
+@pytest.mark.parametrize("name", ["ppo", "rl2-ppo", "dqn", "promp", "dice-maml", "cem"])
+@pytest.mark.parametrize("wrong", [3, Numbers, nn.Dense, "mlp"])
+def test_what_is_no_module_is_refused(name, wrong):
+    with pytest.raises(ConfigError, match="must be a Flax module, an instance of its class"):
+        made(name, CHOOSE, wrong)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "pearl", "rl2-sac", "varibad"])
+@pytest.mark.parametrize("wrong", [3, Numbers(), Numbers])
+def test_one_module_for_several_networks_is_refused(name, wrong):
+    with pytest.raises(ConfigError, match=r"networks must be adaptax\..*Networks\(\.\.\.\), not"):
+        made(name, REACH, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "part", "wrong", "said"),
+    [
+        ("td3", REACH, "policy", Numbers(3), r"must make \[3, 2\] of \[3, 4\], not \[3, 3\]"),
+        ("td3", REACH, "policy", None, "policy must be a Flax module"),
+        ("ddpg", REACH, "critics", Numbers(1), r"must make \[any, 3\] of \[3, 4\] and \[3, 2\]"),
+        ("sac", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
+        ("sac", REACH, "policy", Numbers(2), "a distribution over actions of .*; a trial fails"),
+        ("sac", CHOOSE, "critics", Numbers(3), r"must make \[any, 3, 3\] of .*, not \[3, 3\]"),
+        ("pearl", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
+        ("pearl", REACH, "value", Numbers(1), r"value must make \[3\] of .* not \[3, 1\]"),
+        ("pearl", REACH, "policy", Numbers(2), "a distribution over actions"),
+        ("varibad", REACH, "reward_decoder", Numbers(2), r"must make \[3, 1\] of .*not \[3, 2\]"),
+        ("varibad", REACH, "next_obs_decoder", Numbers(1), r"must make \[3, 4\] of"),
+        ("varibad", REACH, "actor_critic", Numbers(2), "a distribution of actions and a value"),
+        ("rl2-sac", REACH, "critics", Numbers(1), r"critics must make \[any, 3, 101\]"),
+        ("rl2-sac", CHOOSE, "policy", Numbers(3), "a distribution over actions"),
+        ("rl2-sac", CHOOSE, "encoder", Numbers(3), "encoder must make features.*; a trial fails"),
+    ],
+)
+def test_a_network_that_makes_something_else_is_refused(name, spec, part, wrong, said):
+    own = dataclasses.replace(made(name, spec).networks, **{part: wrong})
+    with pytest.raises(ConfigError, match=f"networks.*{said}"):
+        made(name, spec, own)
+
+
+def test_values_that_would_broadcast_are_refused():
+    with pytest.raises(ConfigError, match=r"networks must make \[3, 3\] of \[3, 4\], not \[3, 1\]"):
+        made("dqn", CHOOSE, Numbers(1))
+
+
+def test_a_distribution_without_a_joint_draw_is_refused_by_sac():
+    policy = made("promp", REACH).networks
+    own = Networks(policy, made("sac", REACH).networks.critics)
+    with pytest.raises(ConfigError, match="no attribute 'sample_and_log_prob'"):
+        made("sac", REACH, own)
+
+
+def test_parts_that_may_be_left_out_may_be():
+    for name, module in (("pearl", pearl), ("varibad", varibad)):
+        own = make_algorithm(name, REACH).networks
+        assert isinstance(own, module.Networks)
+        make_algorithm(name, REACH, networks=own)
+    assert rl2_sac.Networks.__dataclass_fields__["encoder"].default is dataclasses.MISSING
