@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
 from adaptax.core.config import check_numbers, check_types
 from adaptax.core.devices import check_fits
-from adaptax.core.errors import NotFinite, check
+from adaptax.core.errors import NotFinite, check, check_kind
 from adaptax.core.experience import Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec, check_task_count
@@ -89,9 +88,8 @@ class Algorithm(ABC, Generic[State, Data]):
         what = type(spec).__name__
         check(is_spec, f"an algorithm takes a suite's spec, suite.spec, not a {what}")
         kind = _config_class(type(self))
-        fits = kind is None or isinstance(config, kind)
-        wanted = f"{type(self).__name__} takes a {kind and kind.__name__}"
-        check(fits, f"{wanted}, not {reprlib.repr(config)}")
+        if kind is not None:
+            check_kind(config, kind, type(self).__name__)
         self.config, self.spec, self.networks = config, spec, networks
         if is_dataclass(config):
             check_numbers(config, "algorithm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 import types
 from collections.abc import Collection, Mapping
@@ -98,6 +99,24 @@ def check_not_negative(config: Any, *names: str) -> None:
     for name in names:
         for item in _numbers(config, name):
             check(item is None or item >= 0, f"{name} must not be negative, not {item}")
+
+
+def is_integer(given: Any) -> bool:
+    """Whether it is a whole number, of NumPy's or JAX's perhaps, and no truth value."""
+    if isinstance(given, bool):
+        return False
+    try:
+        operator.index(given)
+    except TypeError:
+        return False
+    return True
+
+
+def as_integer(given: Any, said: str, among: range | None = None) -> int:
+    """A whole number as Python's; a ConfigError of what is `said` where it is none, or another."""
+    fits = is_integer(given) and (among is None or operator.index(given) in among)
+    check(fits, f"{said}, not {given!r}")
+    return operator.index(given)
 
 
 def check_multiple(config: Any, name: str, divisor: str) -> None:

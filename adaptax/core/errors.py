@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class AdaptaxError(Exception):
@@ -57,6 +59,15 @@ def one_line(error: BaseException) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the host or a device has no more memory."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in one_line(error)
+
+
+def check_kind(given: Any, kind: type, what: str) -> None:
+    """Raise a ConfigError where what takes an object of a class is given something else."""
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    said = f"{what} takes {article} {kind.__name__}"
+    if isinstance(given, type):
+        check(condition=False, message=f"{said}, not the class {given.__name__}")
+    check(isinstance(given, kind), f"{said}, not {reprlib.repr(given)}")
 
 
 def check(condition: bool, message: str) -> None:

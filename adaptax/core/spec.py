@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from adaptax.core.config import from_dict, to_dict
+from adaptax.core.config import as_integer, from_dict, is_integer, to_dict
 from adaptax.core.errors import check, unknown_name
 
 
@@ -20,7 +19,7 @@ class Continuous:
     dtype: ClassVar[str] = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", whole(self.size, "size of an action"))
+        object.__setattr__(self, "size", _size(self.size, "size of an action"))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,7 +35,7 @@ class Discrete:
     dtype: ClassVar[str] = "int32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", whole(self.size, "size of an action"))
+        object.__setattr__(self, "size", _size(self.size, "size of an action"))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,7 +53,8 @@ class MultiDiscrete:
     def __post_init__(self) -> None:
         given = self.sizes
         check(isinstance(given, Iterable), f"sizes must be several whole numbers, not {given!r}")
-        object.__setattr__(self, "sizes", tuple(whole(size, "a size") for size in given))
+        object.__setattr__(self, "sizes", tuple(_size(size, "a size") for size in given))
+        check(all(size > 0 for size in self.sizes), f"sizes must be greater than 0, not {given}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class EnvSpec:
         check_horizon(self.horizon)
         counts = "observation_size", "horizon", "trial_episodes", "test_episodes", "num_classes"
         for name in counts:
-            object.__setattr__(self, name, whole(getattr(self, name), name))
+            object.__setattr__(self, name, _size(getattr(self, name), name))
         kinds = "a Continuous, Discrete or MultiDiscrete"
         check(isinstance(self.action, ActionSpace), f"action must be {kinds}, not {self.action!r}")
         check(self.observation_size > 0, f"observation size {self.observation_size} is not > 0")
@@ -111,6 +111,9 @@ class EnvSpec:
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
         check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
         self._check_picture()
+        names = self.info_names
+        check(not isinstance(names, str), f"info_names must be several names, not {names!r}")
+        object.__setattr__(self, "info_names", tuple(names))
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
 
     def _check_picture(self) -> None:
@@ -118,25 +121,18 @@ class EnvSpec:
             return
         is_shape = isinstance(self.picture, tuple) and len(self.picture) == PICTURE_AXES
         said = f"picture must be (height, width, channels), not {self.picture!r}"
-        check(is_shape and all(map(is_whole, self.picture)), said)
+        check(is_shape and all(map(is_integer, self.picture)), said)
         fits = math.prod(self.picture) == self.observation_size
         check(fits, f"pictures {self.picture} have not {self.observation_size} numbers")
 
 
-def whole(number: Any, what: str) -> int:
-    """A whole number, NumPy's too, as JSON knows it; a ConfigError where it is none."""
-    check(is_whole(number), f"{what} must be a whole number, not {number!r}")
-    return int(number)
-
-
-def is_whole(number: Any) -> bool:
-    """Whether it is an integer, of NumPy's perhaps."""
-    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+def _size(number: Any, what: str) -> int:
+    return as_integer(number, f"{what} must be a whole number")
 
 
 def check_horizon(horizon: int) -> None:
     """Raise a ConfigError unless the longest an episode may be is a whole number of steps > 0."""
-    check(is_whole(horizon), f"horizon must be a whole number of steps, not {horizon!r}")
+    check(is_integer(horizon), f"horizon must be a whole number of steps, not {horizon!r}")
     check(horizon > 0, f"horizon must be greater than 0, not {horizon}")
 
 

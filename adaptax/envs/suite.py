@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from adaptax.core.errors import ConfigError, check
-from adaptax.core.spec import EnvSpec, check_horizon
+from adaptax.core.spec import EnvSpec, check_horizon, spec_to_dict
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
 
@@ -35,11 +36,22 @@ class Suite:
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
 
-    @property
+    @cached_property
     def held_out(self) -> bool:
         """Whether no test task is one of the training tasks, as far as these can be listed."""
         trained = {_params_text(task) for task in self.train.tasks or ()}
         return not any(_params_text(task) in trained for task in self.test.tasks or ())
+
+    def check_made_for(self, spec: EnvSpec) -> None:
+        """Raise a ConfigError where an algorithm with this spec was made for other environments."""
+        made_for, there = spec_to_dict(spec), spec_to_dict(self.spec)
+        differing = [name for name in there if made_for[name] != there[name]]
+        found = [f"{name} {made_for[name]}, not {there[name]}" for name in differing]
+        check(
+            not found,
+            f"the algorithm was made for other environments than {self.name}'s: "
+            f"{', '.join(found)}; make it with suite.spec",
+        )
 
     def task_set_hash(self) -> str:
         """Twelve hex digits that tell whether two runs used the same tasks."""

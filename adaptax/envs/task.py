@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -72,6 +73,7 @@ def _array(value: Any) -> np.ndarray:
         return np.asarray(None)
 
 
+@runtime_checkable
 class TaskDistribution(Protocol):
     """Where tasks come from."""
 
@@ -81,6 +83,10 @@ class TaskDistribution(Protocol):
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
         """Draw n tasks; where they are listed, every one comes once before any repeats."""
+
+
+Tasks = TaskDistribution | Iterable[Params | Value]
+"""What suites take: where tasks come from, or a list of them."""
 
 
 class TaskList:
@@ -99,7 +105,7 @@ class TaskList:
         """Draw n tasks; where they are listed, every one comes once before any repeats."""
         size = len(self.tasks)
         rounds = [rng.permutation(size) for _ in range(-(-n // size))]
-        return tuple(self.tasks[i] for i in np.concatenate(rounds)[:n])
+        return tuple(self.tasks[i] for i in itertools.islice(itertools.chain(*rounds), n))
 
 
 def check_listable(name: str, num_tasks: int) -> None:
@@ -116,16 +122,29 @@ def drawn_list(
     return TaskList(name, [draw(rng) for _ in range(n)])
 
 
-def task_lists(
-    name: str, train: Iterable[Params | Value] | None, test: Iterable[Params | Value] | None
-) -> tuple[TaskList, TaskList]:
+def as_tasks(name: str, given: Tasks) -> TaskDistribution:
+    """Where tasks come from as it is; listed ones as a TaskList."""
+    if isinstance(given, TaskDistribution) and not isinstance(given, type):
+        return given
+    return TaskList(name, given)  # type: ignore[arg-type]  # it says what is wrong with others
+
+
+def train_and_test(
+    name: str, train: Tasks | None, test: Tasks | None
+) -> tuple[TaskDistribution, TaskDistribution]:
     """Training and test tasks of a suite.
 
     Without `train` there is one task without parameters; without `test` both are the same.
     """
     train = [{}] if train is None else train
-    train_tasks = TaskList(name if test is None else f"{name}-train", train)
-    return train_tasks, train_tasks if test is None else TaskList(f"{name}-test", test)
+    train_tasks = as_tasks(name if test is None else f"{name}-train", train)
+    return train_tasks, train_tasks if test is None else as_tasks(f"{name}-test", test)
+
+
+def one_of(tasks: TaskDistribution) -> Task:
+    """A task to try an environment on: the first, if they are listed."""
+    listed = tasks.tasks
+    return tasks.sample(np.random.default_rng(0), 1)[0] if listed is None else listed[0]
 
 
 class ClassTasks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 import reprlib
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.errors import AdaptaxError, ConfigError, check, one_line
+from adaptax.core.config import as_integer
+from adaptax.core.errors import AdaptaxError, ConfigError, check, check_kind, one_line
 from adaptax.core.experience import PyTree, Rollout, Step
 from adaptax.core.rng import lane_numbers, named_key
 from adaptax.core.snapshot import Snapshots
@@ -30,6 +30,7 @@ from adaptax.experiment.weights import saved_state
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.host_engine import begin, keys_of
 from adaptax.sampling.latent import LatentActor
+from adaptax.sampling.memory_actors import MemoryActor
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Agent:
         deterministic: bool = False,
     ) -> None:
         _check_flag("deterministic", deterministic)
+        check_kind(algorithm, Algorithm, "Agent(algorithm, state)")
+        check(state is not None, "there is no state to act by: train or load one first")
         self.algorithm, self.state, self.deterministic = algorithm, state, deterministic
         self._encode: Callable[[Any], Any] = np.ravel
         self._decode: Callable[[Any], Any] = np.asarray
@@ -101,6 +104,12 @@ class Agent:
 
     def act(self, carry: Carry, obs: Any) -> tuple[Any, Carry]:
         """The action on an observation, and the carry for `observe`."""
+        check_kind(carry, Carry, "act(carry, obs)")
+        if carry.chosen is not None:
+            # Who skips `observe` acts by what he sees alone, and each step has draws of its own.
+            can = carry.recorded is None and not _remembers(self._actor, carry.memory)
+            check(can, "this agent has to observe what came of its last action before the next one")
+            carry = replace(carry, t=carry.t + 1)
         lanes = self._lanes(carry, obs)
         action, memory, extras = _act(
             self._actor, carry.memory, lanes, carry.key, np.uint32(carry.t)
@@ -116,6 +125,7 @@ class Agent:
         Of `step` it takes `reward`, `next_obs`, `terminated` and `truncated`; what it saw and chose
         it knows, as its own scale has it.
         """
+        check_kind(carry, Carry, "observe(carry, step)")
         check(carry.chosen is not None, "observe comes after act")
         check(
             isinstance(step, Step),
@@ -232,26 +242,22 @@ class Agent:
             )
 
 
+def _remembers(actor: Actor, memory: PyTree) -> bool:
+    """Whether an actor keeps anything from step to step, but for when to clear it."""
+    kept = memory["memory"] if isinstance(actor, MemoryActor) else memory
+    return bool(jax.tree.leaves(kept))
+
+
 def _seed(given: Any) -> int:
     """A seed; a key is made of 32 bits of it."""
     takes = "begin takes a seed in [0, 2^32), or a key as jax.random.key makes it"
-    return _whole(given, range(2**32), takes)
+    return as_integer(given, takes, range(2**32))
 
 
 def _lane_count(given: Any) -> int:
     """A number of lanes."""
-    return _whole(given, range(1, sys.maxsize), "begin takes a whole number of lanes, 1 or more")
-
-
-def _whole(given: Any, among: range, takes: str) -> int:
-    """A whole number, NumPy's too; a ConfigError where it is none, or not among these."""
-    message = f"{takes}, not {given!r}"
-    try:
-        number = operator.index(given)
-    except TypeError:
-        raise ConfigError(message) from None
-    check(not isinstance(given, bool) and number in among, message)
-    return number
+    takes = "begin takes a whole number of lanes, 1 or more"
+    return as_integer(given, takes, range(1, sys.maxsize))
 
 
 def _check_flag(name: str, given: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
@@ -18,7 +18,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback
+from adaptax.experiment.callbacks import Callback, as_list
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.pretrained import run_path
@@ -198,9 +198,7 @@ def _check_kind(what: str, given: Any, cls: type[Any]) -> None:
 
 def _own_and_named(callbacks: Sequence[Callback | str]) -> tuple[list[Callback], dict[str, Any]]:
     """The callbacks that are objects, and the setting that has the names of the others."""
-    several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str)
-    check(several, f"callbacks: expected a list, not {callbacks!r}")
-    callbacks = list(callbacks)  # or one that can be gone through once would be gone
+    callbacks = as_list(callbacks)
     names = [callback for callback in callbacks if isinstance(callback, str)]
     own = [callback for callback in callbacks if not isinstance(callback, str)]
     return own, {"callbacks": names} if names else {}
@@ -215,9 +213,10 @@ def _check_room(settings: Mapping[str, Any], room: str, given: str | object, con
         raise ConfigError(f"{name!r} is a setting of the {room}, not of the trainer: {where}")
 
 
-def default_run_dir(algorithm: str, suite: str) -> str:
-    """Where a run goes that is not told where."""
-    return "runs/" + re.sub(r"[^\w.-]", "-", f"{algorithm}-{suite}")
+def default_run_dir(algorithm: str, suite: str, what: Literal["run", "sweep"] = "run") -> str:
+    """Where a run or a sweep goes that is not told where."""
+    ending = "-sweep" if what == "sweep" else ""
+    return "runs/" + re.sub(r"[^\w.-]", "-", f"{algorithm}-{suite}") + ending
 
 
 def with_config(make: Any, config: Any) -> Suite:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import EntryPoint
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from adaptax.core.config import as_integer
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
 
@@ -71,9 +74,10 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, patience: int = 5, min_gain: float = 0.0) -> None:
-        whole = isinstance(patience, int) and patience > 0
-        check(whole, f"patience must be a whole number greater than 0, not {patience!r}")
-        check(min_gain >= 0, f"min_gain must not be negative, not {min_gain}")
+        said = "patience must be a whole number greater than 0"
+        patience = as_integer(patience, said, range(1, sys.maxsize))
+        known = isinstance(min_gain, Real) and min_gain >= 0
+        check(known, f"min_gain must be a number that is not negative, not {min_gain!r}")
         self.patience, self.min_gain = patience, min_gain
         self.best, self.num_worse = -math.inf, 0
 
@@ -150,16 +154,29 @@ def _at_first(callback: Callback) -> dict[str, Any]:
     return saved
 
 
+def as_callbacks(given: Iterable[Callback]) -> list[Callback]:
+    """A list of callbacks, which may be gone through often; a ConfigError where it is none."""
+    callbacks = as_list(given)
+    for callback in callbacks:
+        what = f"a {type(callback).__name__}"
+        if isinstance(callback, type):
+            what = f"the class {callback.__name__}: call it"
+        check(isinstance(callback, Callback), f"a callback is an adaptax.Callback, not {what}")
+    return callbacks
+
+
+def as_list(given: Any) -> list[Any]:
+    """Callbacks or names of some as a list; a ConfigError where one stands alone."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    check(several, f"callbacks: expected a list, not {given!r}")
+    return list(given)
+
+
 class Callbacks:
     """The callbacks of a run: those in step in the order given, then those that only look."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
-        for callback in callbacks:
-            what = f"a {type(callback).__name__}"
-            if isinstance(callback, type):
-                what = f"the class {callback.__name__}: call it"
-            check(isinstance(callback, Callback), f"a callback is an adaptax.Callback, not {what}")
-        self._all = tuple(callbacks)
+        self._all = callbacks = tuple(as_callbacks(callbacks))
         self._acting = [callback for callback in callbacks if callback.in_step]
         self._looking = [callback for callback in callbacks if not callback.in_step]
         self.save()  # so that what cannot be saved is said before training

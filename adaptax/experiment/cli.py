@@ -230,6 +230,7 @@ def train_options(
     from adaptax.experiment.recipe import LIMITS, find_recipe
     from adaptax.experiment.trainer_config import TrainerConfig
 
+    run_dir = default_run_dir(algorithm, suite, "sweep" if command == "sweep" else "run")
     short = {f.name for f in fields(TrainerConfig)}
     flags = [full_flag(word, short) for word in args]
     asked = flag_value(flags, "--trainer.recipe")
@@ -237,9 +238,7 @@ def train_options(
     given = [name for name in LIMITS if flag_value(flags, f"--trainer.{name}") is not None]
     trainer = recipe.settings("trainer", dict.fromkeys(given)) | {"recipe": recipe.name or None}
     configs = {
-        "trainer": from_dict(
-            TrainerConfig, {"run_dir": default_run_dir(algorithm, suite), **trainer}
-        ),
+        "trainer": from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}),
         "algorithm": from_dict(
             find_algorithm(algorithm).load()[1], recipe.algorithm_settings({}, given)
         ),
@@ -264,13 +263,9 @@ def sweep_command(args: list[str]) -> None:
         raise ConfigError("sweep needs a space: --space FILE; see docs/sweeps.md")
     set_up_process(options.trainer.num_cores)
 
-    from adaptax.experiment.build import default_run_dir
     from adaptax.experiment.group import parse_seeds
     from adaptax.experiment.sweep import sweep
 
-    trainer = to_dict(options.trainer)
-    if trainer["run_dir"] == default_run_dir(*names):
-        del trainer["run_dir"]
     fresh = options.winner_seeds
     record = sweep(
         *names,
@@ -284,7 +279,7 @@ def sweep_command(args: list[str]) -> None:
         on=options.on,
         algorithm=to_dict(options.algorithm),
         suite=to_dict(options.suite),
-        **trainer,
+        **to_dict(options.trainer),
     )
     _print_sweep(record, Path(record["plan"]["training"]["trainer"]["run_dir"]))
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.core.config import check_not_negative, check_positive
-from adaptax.core.errors import check
+from adaptax.core.config import as_integer, check_not_negative, check_positive, check_types
+from adaptax.core.errors import check, check_kind
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import check_task_count
 from adaptax.envs.suite import Suite
@@ -43,7 +43,7 @@ class EvaluatorConfig:
     where the suite has a single task."""
     num_episodes: int | None = None
     """Episodes in a row on each task; by default what the suite's protocol says, or as many as the
-    algorithm is trained on where these are fewer."""
+    algorithm is trained on where these are fewer, one of which is a test's."""
     num_exploration_episodes: int = 1
     """How many of these pass before the agent adapts for the first time, as it does after each one
     from then on. More than 1 is for those that infer their task from all episodes, as pearl."""
@@ -54,6 +54,7 @@ class EvaluatorConfig:
     """Whether to act by the mode of the policy rather than draw from it."""
 
     def __post_init__(self) -> None:
+        check_types(self, "evaluation")
         check_positive(self, "num_tasks", "num_lanes", "num_episodes", "num_exploration_episodes")
         check_not_negative(self, "num_test_episodes")
 
@@ -62,6 +63,9 @@ class Evaluator:
     """Evaluates states on a suite's held-out tasks."""
 
     def __init__(self, config: EvaluatorConfig, suite: Suite, seed: int) -> None:
+        for given, kind in ((config, EvaluatorConfig), (suite, Suite)):
+            check_kind(given, kind, "Evaluator(config, suite, seed)")
+        seed = as_integer(seed, "a seed must be a whole number")
         self.config, self.suite = config, suite
         self._num_exploration = config.num_exploration_episodes
         asked = config.num_test_episodes
@@ -102,9 +106,16 @@ class Evaluator:
         num_lanes, num_episodes = self._num_lanes(algorithm), self._num_episodes(algorithm)
         horizon = self.suite.spec.horizon
         # Adaptation looks at all episodes before it, of the tasks that are run together.
-        limit = self.suite.max_slots
-        together = self.num_tasks if limit is None else min(limit // num_lanes, self.num_tasks)
-        check_rollout_fits(self.suite.spec, max(together, 1), num_lanes, num_episodes * horizon)
+        together = self._num_together(num_lanes)
+        check_rollout_fits(self.suite.spec, together, num_lanes, num_episodes * horizon)
+        limit, num_slots = self.suite.max_slots, together * num_lanes
+        if limit is not None and num_slots > limit:
+            warnings.warn(
+                f"an evaluation runs {num_slots} environments of {self.suite.name} side by side, "
+                f"{num_lanes} lanes on one task of each class, where more than {limit} may take "
+                "too much memory: fewer lanes need less",
+                stacklevel=3,
+            )
         each = num_episodes + self.num_test_episodes
         num_steps = self.num_tasks * num_lanes * each * horizon
         if (hours := num_steps / STEPS_AN_HOUR) > 1:
@@ -122,17 +133,15 @@ class Evaluator:
             "there is no state to evaluate yet: train or load one first, with Trainer.run, .resume "
             "or .load, or take algorithm.init(key)",
         )
+        self.suite.check_made_for(algorithm.spec)
         self._check_exploration(algorithm)
         sampler = self._sampler
-        _warn_beyond_training(algorithm, self._num_episodes(algorithm))
+        _warn_beyond_training(algorithm, self._num_episodes(algorithm) + self._tests)
         sampler.restart()
         listed = self.suite.test.tasks
         tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
         tasks = tasks[: self.num_tasks]
-        limit = self.suite.max_slots
-        num_lanes = self._num_lanes(algorithm)
-        size = len(tasks) if limit is None else limit // num_lanes
-        size = max(size - size % self._num_classes, self._num_classes)
+        size = self._num_together(self._num_lanes(algorithm))
         groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
         in_a_row, test = zip(*(self._run(algorithm, state, g) for g in groups), strict=True)
         every = Episodes.joined([Episodes.of(rollouts) for rollouts in in_a_row])
@@ -140,10 +149,22 @@ class Evaluator:
         available = None if listed is None else len(listed)
         return Evaluation(tasks, every, tested, available, self.suite.held_out)
 
+    def _num_together(self, num_lanes: int) -> int:
+        """Tasks that are run side by side: as many of each class as fit, one at least."""
+        limit = self.suite.max_slots
+        most = self.num_tasks if limit is None else min(limit // num_lanes, self.num_tasks)
+        return max(most - most % self._num_classes, self._num_classes)
+
     def _num_episodes(self, algorithm: Algorithm[Any, Any]) -> int:
-        """Episodes in a row on each task."""
+        """Episodes in a row on each task; by default, with a test's, no more than trained on."""
         protocol, trained = self.suite.spec.trial_episodes, algorithm.trained_episodes
-        return self.config.num_episodes or min(protocol, trained or protocol)
+        most = protocol if trained is None else max(trained - self._tests, 1)
+        return self.config.num_episodes or min(protocol, most)
+
+    @property
+    def _tests(self) -> int:
+        """Episodes of a task that a test adds to those in a row: each starts where they end."""
+        return min(self.num_test_episodes, 1)
 
     def _num_lanes(self, algorithm: Algorithm[Any, Any]) -> int:
         """Lanes on each task."""

@@ -12,13 +12,12 @@ import copy
 import fcntl
 import itertools
 import json
-import operator
 import os
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, stacked, unstacked, whole_of
+from adaptax.core.config import as_integer
 from adaptax.core.cores import usable_cores
 from adaptax.core.errors import (
     AdaptaxError,
@@ -42,7 +42,7 @@ from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import LOCK, is_held
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback
+from adaptax.experiment.callbacks import Callback, as_callbacks
 from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
@@ -83,8 +83,8 @@ class Group:
         Algorithms that differ only in numbers of their configs are one program all the same.
         """
         self.config, self.seeds, self.run_dir = config, checked_seeds(seeds), Path(config.run_dir)
-        num = len(self.seeds)
-        algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else algorithm
+        callbacks, num = as_callbacks(callbacks), len(self.seeds)
+        algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else [*algorithm]
         check(len(algorithms) == num, f"{len(algorithms)} algorithms for {num} seeds: one for each")
         self.members = [
             Trainer(
@@ -103,7 +103,8 @@ class Group:
         self._is_compiled = False
         self._replaces = False
         """Whether the folder held another group when this one began."""
-        self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
+        self._threads: ThreadPoolExecutor | None = None
+        self._at_work: list[Future[Any]] = []
 
     @property
     def in_one_program(self) -> bool:
@@ -175,9 +176,15 @@ class Group:
             for member in self.members:
                 with contextlib.suppress(OSError):  # a member of the other is there, too
                     member.run_dir.rmdir()
-        self._threads.shutdown(wait=False)  # idle, or at what a second Ctrl-C breaks off
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)  # idle, or at what a second Ctrl-C breaks off
+            self._threads = None
         for member in self.members:
             member.close()
+
+    def _wait(self) -> None:
+        """Until no thread is at a member's iterations."""
+        wait(self._at_work)
 
     def _set_replaces(self, replaces: bool) -> None:
         self._replaces = replaces
@@ -203,6 +210,7 @@ class Group:
 
     def _to_their_end(self, trainings: list[Training]) -> list[Metrics]:
         """All members side by side; each stops by its own limits, so that some may go on alone."""
+        self._wait()  # for what a second Ctrl-C broke off
         limits = self.config.limits()
         progress = Progress(limits, quiet=self.config.quiet)
         note = self.members[0].suite.note
@@ -314,7 +322,11 @@ class Group:
             # The first goes ahead, or each would compile the program.
             ahead = [] if self._is_compiled else [one(members[0])]
             self._is_compiled = True
-            return [*ahead, *self._threads.map(one, members[len(ahead) :])]
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
+            self._at_work = [self._threads.submit(one, m) for m in members[len(ahead) :]]
+            self._wait()  # for all, or one would go on counting beside what comes after a fault
+            return [*ahead, *(made.result() for made in self._at_work)]
 
         def keep(states: PyTree) -> None:
             for member, state in zip(members, unstacked(states, len(members)), strict=True):
@@ -477,12 +489,8 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     given = list(itertools.islice(seeds, MOST_SEEDS + 1))  # a range may be longer than memory
     number = "more" if len(given) > MOST_SEEDS else len(given)
     check(0 < len(given) <= MOST_SEEDS, f"a group has 1 to {MOST_SEEDS} seeds, not {number}")
-    whole = f"seeds must be integers in [0, 2^63), not {given}"
-    try:
-        checked = tuple(map(operator.index, given))  # NumPy's integers too
-    except TypeError:
-        raise ConfigError(whole) from None
-    check(all(0 <= seed < 2**63 for seed in checked), whole)
+    said = "seeds must be integers in [0, 2^63)"
+    checked = tuple(as_integer(seed, said, range(2**63)) for seed in given)
     check(len(set(checked)) == len(checked), f"a seed comes twice among {given}")
     return checked
 

@@ -129,14 +129,14 @@ class Recipe:
 
     def check(self, suite: str) -> None:
         """Raise a ConfigError where its settings do not exist, or are wrong."""
-        from adaptax.experiment.trainer_config import TrainerConfig  # which takes JAX
+        from adaptax.experiment.trainer_config import trainer_config  # which takes JAX
 
         try:
             from_dict(
                 find_algorithm(self.about.algorithm).load()[1], self.algorithm, where="algorithm"
             )
             from_dict(find_suite(suite).load()[0], self.suite, where="suite")
-            from_dict(TrainerConfig, {"run_dir": ".", **self.trainer}, where="trainer")
+            trainer_config(self.trainer)
         except ConfigError as error:
             raise ConfigError(f"recipe {self.name}: {error}") from None
 
@@ -182,7 +182,10 @@ def all_recipes() -> dict[str, Recipe]:
 
 def find_recipe(asked: str | os.PathLike[str] | None, algorithm: str, suite: str) -> Recipe:
     """The recipe of this name or in this file; None asks for the pair's own, if there is one."""
-    asked = None if asked is None else os.fspath(asked)
+    if asked is not None:
+        known = isinstance(asked, str | os.PathLike)
+        check(known, f"recipe: expected a name or a file, not {asked!r}")
+        asked = os.fspath(asked)
     if asked == NONE:
         return CLASS_DEFAULTS
     if asked is None:

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import adaptax
 from adaptax.algorithms.registry import find_algorithm
@@ -69,6 +69,8 @@ def export_run(
     with an evaluation of these very weights, and a card in the form of the Hugging Face Hub.
     Raises an AdaptaxError where there is no run, or `out` is not empty.
     """
+    formats = get_args(VideoFormat)
+    check(video is None or video in formats, f"video must be one of {formats}, not {video!r}")
     run_dir, out = run_path(run_dir), Path(out)
     recorded = read_config(run_dir)
     _check_new(out)

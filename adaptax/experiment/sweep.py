@@ -114,7 +114,7 @@ def sweep(
     settings = recipe.algorithm_settings(algorithm or {}, trainer)
     trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}
     agent = make_algorithm(algorithm_name, made.spec, **settings)
-    run_dir = trainer.pop("run_dir", f"{default_run_dir(algorithm_name, suite_name)}-sweep")
+    run_dir = trainer.pop("run_dir", default_run_dir(algorithm_name, suite_name, "sweep"))
     config = from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}, where="trainer")
     plan = make_plan(
         job_of(agent, made, config),
@@ -160,6 +160,11 @@ def make_plan(
     )
     metrics = get_args(Metric)
     check(plan.metric in metrics, f"metric must be one of {metrics}, not {plan.metric!r}")
+    for kind, names in ((int, ("num_trials", "num_processes")), (bool, ("prune",))):
+        for name in names:
+            value = getattr(plan, name)
+            fits = type(value) is kind or (value is None and name == "num_processes")
+            check(fits, f"{name}: expected {kind.__name__}, not {value!r}")
     check(plan.num_trials > 0, f"trials must be greater than 0, not {plan.num_trials}")
     at_once = plan.num_processes is None or plan.num_processes > 0
     check(at_once, f"num_processes must be greater than 0, not {plan.num_processes}")

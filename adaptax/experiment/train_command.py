@@ -14,7 +14,7 @@ from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.curves import Run
 from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
-from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, TrainerConfig
+from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, trainer_config
 
 APART = {("trainer", name) for name in ("run_dir", "seed", "recipe", "quiet", "overwrite")}
 """Settings of a run that are told elsewhere, or change nothing in it."""
@@ -49,7 +49,7 @@ def _usual(table_name: str, config: dict[str, Any], recipe: Recipe) -> dict[str,
     """What one of a run's tables holds where only a recipe was given; nothing of unknown names."""
     try:
         if table_name == "trainer":
-            return to_dict(from_dict(TrainerConfig, {"run_dir": "", **recipe.trainer}))
+            return to_dict(trainer_config(recipe.trainer))
         name = config[table_name]["name"]
         if table_name == "algorithm":
             return to_dict(from_dict(find_algorithm(name).load()[1], recipe.algorithm))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import reprlib
 import secrets
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from adaptax.core.errors import (
     EnvironmentFault,
     NotFinite,
     check,
+    check_kind,
 )
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
@@ -89,8 +89,9 @@ class Trainer:
         suite: Suite,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        _check_kinds(config, algorithm, suite)
-        _check_is_for(suite, algorithm)
+        for given, kind in ((config, TrainerConfig), (algorithm, Algorithm), (suite, Suite)):
+            check_kind(given, kind, "Trainer(config, algorithm, suite)")
+        suite.check_made_for(algorithm.spec)
         self.config, self.suite = config, suite
         self.algorithm = _as_long_as_the_run(algorithm, config)
         self.run_dir = Path(config.run_dir)
@@ -160,7 +161,7 @@ class Trainer:
         check_run_dir(self.run_dir, overwrite=overwrite)
         state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
-        with locked(self._folder) as self._hold:
+        with self._held():
             # Another may have had it meanwhile.
             holds_a_run = check_run_dir(self.run_dir, overwrite=overwrite)
             self._log.held = holds_a_run or self.replace_group is not None
@@ -178,7 +179,7 @@ class Trainer:
             raise AdaptaxError(f"{self.run_dir} holds no run")
         self._log = self._new_log()
         self._renew_callbacks()
-        with locked(self._folder) as self._hold:
+        with self._held():
             self._check_start_is_the_same()
             early = self.ended_early()
             if early:
@@ -415,6 +416,15 @@ class Trainer:
     def _new_log(self) -> RunLog:
         return RunLog(self._folder, check=self._check_hold)
 
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the directory, as long as the run is under way."""
+        with locked(self._folder) as self._hold:
+            try:
+                yield
+            finally:
+                self._hold = None
+
     def _check_hold(self) -> None:
         """Stop where another run has the directory."""
         if self._hold is not None:
@@ -631,6 +641,7 @@ class Trainer:
         One that there is of this iteration stays: it knows all that this one would, and a replay
         that an iteration has since begun to overwrite, and is at no moment away.
         """
+        check(self._hold is not None, "no run is under way that a snapshot could be of")
         if self._log.held:  # what it would replace is of another run
             return
         try:
@@ -693,25 +704,6 @@ class Trainer:
         anew = "Trainer(config, algorithm, suite).resume()"
         way_on = shell_command("resume", self.run_dir) if self.has_commands else anew
         return f"`{way_on}` goes on from {where}"
-
-
-def _check_kinds(config: Any, algorithm: Any, suite: Any) -> None:
-    """Raise a ConfigError where one of what a trainer takes is something else."""
-    for given, kind in ((config, TrainerConfig), (algorithm, Algorithm), (suite, Suite)):
-        what = f"Trainer(config, algorithm, suite) takes a {kind.__name__}"
-        check(isinstance(given, kind), f"{what}, not {reprlib.repr(given)}")
-
-
-def _check_is_for(suite: Suite, algorithm: Algorithm[Any, Any]) -> None:
-    """Raise a ConfigError where an algorithm was made for other environments than a suite's."""
-    made_for, there = spec_to_dict(algorithm.spec), spec_to_dict(suite.spec)
-    differing = [name for name in there if made_for[name] != there[name]]
-    found = [f"{name} {made_for[name]}, not {there[name]}" for name in differing]
-    check(
-        not found,
-        f"the algorithm was made for other environments than {suite.name}'s: {', '.join(found)}; "
-        "make it with suite.spec",
-    )
 
 
 def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -> Any:

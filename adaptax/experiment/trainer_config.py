@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from adaptax.core.config import check_numbers, check_positive, check_types
+from adaptax.core.config import check_numbers, check_positive, check_types, from_dict
 from adaptax.core.errors import check
 from adaptax.experiment.evaluator import EvaluatorConfig
 
@@ -86,6 +87,11 @@ class TrainerConfig:
         }
         set_ones = {name: limit for name, limit in limits.items() if limit is not None}
         return set_ones or {"iteration": DEFAULT_ITERATIONS}
+
+
+def trainer_config(settings: Mapping[str, Any]) -> TrainerConfig:
+    """Settings of a run in no folder yet; a ConfigError where they are wrong."""
+    return from_dict(TrainerConfig, {"run_dir": ".", **settings}, where="trainer")
 
 
 def warn_of_days(config: TrainerConfig) -> None:

@@ -511,6 +511,25 @@ def test_a_task_whose_episodes_are_short_costs_the_others_nothing():
     np.testing.assert_array_equal(np.asarray(data.steps.valid).sum((1, 2)), [60, 60])
 
 
+def test_a_task_that_lacks_little_gets_no_more_than_it_lacks():
+    """Of 5 and of 19 steps, then 20: the second lacks one episode, and its steps all stay."""
+    suite, played = point_suite(), []
+
+    def short(rollout, actor):
+        long = 20 if played else 19
+        length = np.where(np.arange(len(rollout.valid)) == 0, 5, long)
+        played.append(np.asarray(rollout.valid) & (np.arange(20) < length[:, None, None]))
+        return replace(rollout, valid=played[-1])
+
+    algorithm = make_algorithm("pearl", suite.spec, **{**TINY, **SCHEDULE, "num_train_tasks": 2})
+    state = algorithm.init(named_key(0, "init"))
+    data = algorithm.collect(state, ChangingSampler(suite, short))
+    num_steps = np.asarray(data.steps.valid).sum((1, 2))
+    assert [valid.shape[:2] for valid in played] == [(2, 3), (2, 1), (1, 8)]
+    np.testing.assert_array_equal(num_steps, [60, 77])
+    np.testing.assert_array_equal(data.context.sizes, num_steps)
+
+
 @pytest.mark.slow
 def test_where_episodes_fall_short_more_are_played():
     suite = cliff_suite()

@@ -451,6 +451,26 @@ def test_pieces_as_long_as_trials_are_whole_trials(name):
     jax.tree.map(close, (of_pieces.params, same), (after.params, figures))
 
 
+@pytest.mark.parametrize("name", ["rl2-ppo", "varibad"])
+def test_a_transformer_sees_all_of_a_trial_from_beyond_its_end(name):
+    """Whose value is what a trial is bootstrapped with."""
+    settings = {"memory": {"kind": "transformer", "size": 8, "num_layers": 1}, "num_episodes": 2}
+    algorithm = make_algorithm(name, SPEC, **settings)
+    networks = algorithm.networks
+    memory = networks.memory if name == "rl2-ppo" else networks.encoder.memory
+    assert memory.context == 2 * HORIZON + 1
+    if name == "varibad":
+        return
+    params = algorithm.init(KEY).params
+    x = jax.random.normal(KEY, (2 * HORIZON + 1, rl2.input_size(SPEC)))
+
+    def last_value(x):
+        apply = partial(networks.apply, params, method="sequence")
+        return apply(networks.initial(()), x, jnp.zeros(len(x), bool))[1][1][-1]
+
+    assert np.abs(jax.grad(last_value)(x)[0]).max() > 1e-6
+
+
 def test_an_update_on_pieces_learns_from_every_step():
     """Those of a shorter trial's last piece too; in one minibatch their order does not matter."""
     settings = {**SMALL, "num_minibatches": 1, "num_epochs": 1}

@@ -48,3 +48,29 @@ def test_numpys_integers_can_be_written_down():
     specs = [EnvSpec(two, action, two, two) for action in actions]
     assert [json.loads(json.dumps(spec_to_dict(spec)))["horizon"] for spec in specs] == [2, 2, 2]
     assert specs[2].action == MultiDiscrete((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"info_names": "velocity"}, "info_names must be several names, not 'velocity'"),
+        ({"picture": 3}, r"picture must be \(height, width, channels\), not 3"),
+        ({"picture": (2, 2)}, r"picture must be \(height, width, channels\)"),
+        ({"picture": (2, 2, 2)}, "have not 4 numbers"),
+    ],
+)
+def test_what_describes_no_environment_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EnvSpec(4, Discrete(2), 5, **settings)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"), [(3, "several whole numbers, not 3"), ((3, -1), "greater than 0, not")]
+)
+def test_several_choices_have_sizes(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        MultiDiscrete(sizes)
+
+
+def test_names_may_be_a_list():
+    assert hash(EnvSpec(4, Discrete(2), 5, info_names=["x"])) is not None

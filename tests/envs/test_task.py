@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 
 from adaptax.core.errors import ConfigError
+from adaptax.core.rng import named_generator
 from adaptax.envs.pools.gym_spaces import reset_options
+from adaptax.envs.suites.compiled import compiled_suite
+from adaptax.envs.suites.gym import gym_suite, vector_suite
 from adaptax.envs.task import ClassTasks, TaskList, TaskRange
 from adaptax.experiment.build import make_suite
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.sampler import Sampler
 
 
 def listed(num: int) -> TaskList:
@@ -161,3 +168,39 @@ def test_draws_that_are_no_tasks_are_refused(draw, message):
 def test_a_number_that_is_drawn_is_a_task():
     (task,) = TaskRange("t", lambda rng: 0.5).sample(np.random.default_rng(0), 1)
     assert task.params == {"value": 0.5}
+
+
+def test_no_tasks_can_be_drawn_of_a_list():
+    assert TaskList("some", [1, 2]).sample(named_generator(0, "a"), 0) == ()
+
+
+@pytest.mark.parametrize("make", [gym_suite, vector_suite])
+def test_gymnasium_environments_take_tasks_that_are_drawn(make):
+    def draw(rng):
+        return {"low": -float(rng.uniform(0.01, 0.05)), "high": 0.05}
+
+    make_one = partial(gymnasium.make if make is gym_suite else gymnasium.make_vec, "CartPole-v1")
+    suite = make("poles", make_one, train=TaskRange("poles", draw), test=[{}])
+    sampler = Sampler(suite, suite.train, 0, "train")
+    tasks = sampler.sample_tasks(1)
+    assert tasks[0].params["low"] != sampler.sample_tasks(1)[0].params["low"]
+    rollout = sampler.episodes(UniformActor(suite.spec.action), tasks, 1, 1)
+    sampler.close()
+    assert np.asarray(rollout.valid).any(-1).all()
+    assert suite.test.tasks is not None
+
+
+@pytest.mark.parametrize("tasks", [None, 3, TaskList, {"goal": 1}])
+def test_what_are_no_tasks_is_refused_by_every_kind_of_suite(tasks):
+    env = make_suite("cartpole").make_pool(1).env
+    with pytest.raises(ConfigError, match="must be a list of them"):
+        compiled_suite("none", env, tasks, [{}])
+    if tasks is not None:
+        with pytest.raises(ConfigError, match="must be a list of them"):
+            gym_suite("none", partial(gymnasium.make, "CartPole-v1"), train=tasks)
+
+
+def test_a_compiled_suite_takes_no_class():
+    env = type(make_suite("cartpole").make_pool(1).env)
+    with pytest.raises(ConfigError, match="not the class"):
+        compiled_suite("none", env, [{}], [{}])

@@ -337,3 +337,20 @@ def test_a_lane_that_tells_nothing_of_success_has_none():
     pool.reset(np.arange(3), np.zeros(3, np.uint32), [TASK] * 3)
     step = pool.step(np.arange(3), np.zeros((3, 1), np.float32))
     assert step.info["success"].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("make_vec", "error", "message"),
+    [
+        (lambda n: 1 / 0, EnvironmentFault, "cannot be made: ZeroDivisionError"),
+        (lambda: 0, EnvironmentFault, "cannot be made: TypeError"),
+        (lambda n: None, ConfigError, "must make a Gymnasium one, not a NoneType"),
+        (lambda n: gymnasium.make("CartPole-v1"), ConfigError, "a Gymnasium vector environment"),
+        (lambda n: gymnasium.make_vec("CartPole-v1", 4), ConfigError, "so many lanes, not of 4"),
+        (3, ConfigError, "takes a function that makes environments, not 3"),
+        (gymnasium.make_vec("CartPole-v1"), ConfigError, "a function that makes environments"),
+    ],
+)
+def test_what_makes_no_vector_environments_is_refused(make_vec, error, message):
+    with pytest.raises(error, match=message):
+        vector_suite("none", make_vec)

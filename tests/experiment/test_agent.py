@@ -246,6 +246,38 @@ def test_another_environment_is_refused(suite):
         Agent(algorithm, algorithm.init(jax.random.key(0)), gymnasium.make("CartPole-v1"))
 
 
+def test_an_agent_without_a_memory_may_be_asked_without_being_told():
+    """It has draws of its own for each step, then too."""
+    suite = adaptax.make_suite("cartpole")
+    algorithm = make_algorithm("ppo", suite.spec)
+    agent = Agent(algorithm, algorithm.init(named_key(0, "init")))
+    carry, obs, chosen = agent.begin(0), np.zeros(4), []
+    for _ in range(40):
+        action, carry = agent.act(carry, obs)
+        chosen.append(int(action))
+    assert 5 < sum(chosen) < 35
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_an_agent_that_remembers_has_to_be_told(record):
+    suite = adaptax.make_suite("point-goal")
+    name = "promp" if record else "rl2-ppo"
+    algorithm = make_algorithm(name, suite.spec)
+    agent = Agent(algorithm, algorithm.init(named_key(0, "init")))
+    _, carry = agent.act(agent.begin(0, record=record), np.zeros(2))
+    refused("has to observe what came of its last action", lambda: agent.act(carry, np.zeros(2)))
+
+
+def test_what_is_no_agent_is_refused_in_one_line(suite):
+    algorithm = Echoes(EchoesConfig(), suite.spec)
+    agent = Agent(algorithm, algorithm.init(None))
+    carry = agent.begin(0)
+    refused("takes an Algorithm, not 'ppo'", lambda: Agent("ppo", {}))
+    refused("no state to act by", lambda: Agent(algorithm, None))
+    refused("takes a Carry, not array", lambda: agent.act(np.zeros(5), carry))
+    refused("takes a Carry, not Step", lambda: agent.observe(adaptax.Step(reward=1.0), carry))
+
+
 @pytest.fixture
 def registered(monkeypatch):
     """The algorithm as if it were one of ours."""

@@ -6,13 +6,16 @@ import jax.numpy as jnp
 import pytest
 from small import SMALL
 from test_trainer import column, left_behind, snapshots, trainer
+from toys import cliff_suite
 
 import adaptax
+from adaptax.algorithms.search.nop import NOP, NOPConfig
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli
 from adaptax.experiment.callbacks import Callback, EarlyStopping
+from adaptax.experiment.group import Group
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.trainer import Trainer
+from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 EVALUATED = {"evaluation_interval": 1, "snapshot_interval": 2}
 
@@ -115,6 +118,24 @@ def test_what_is_no_callback_is_refused(tmp_path, callback):
         run_with([callback], tmp_path / "run")
 
 
+@pytest.mark.parametrize("callbacks", [None, 3, EarlyStopping()])
+def test_what_are_no_callbacks_is_refused(tmp_path, callbacks):
+    with pytest.raises(ConfigError, match="callbacks: expected a list, not"):
+        run_with(callbacks, tmp_path / "run")
+
+
+@pytest.mark.parametrize("seeds", [None, (0, 1)])
+def test_callbacks_that_come_one_by_one_are_called(tmp_path, seeds):
+    suite = cliff_suite()
+    config = TrainerConfig(str(tmp_path / "run"), num_iterations=1, evaluation_interval=None)
+    algorithm, callbacks = NOP(NOPConfig(), suite.spec), (each for each in [StopAt(1)])
+    if seeds is None:
+        runs = [Trainer(config, algorithm, suite, callbacks)]
+    else:
+        runs = Group(config, seeds, algorithm, suite, callbacks).members
+    assert all(len(run.callbacks._all) == 1 for run in runs)
+
+
 class StopAt(Callback):
     def __init__(self, iteration):
         self.iteration = iteration
@@ -184,7 +205,9 @@ def test_early_stopping_looks_at_test_episodes_where_there_are_any():
     assert run.why is None and stopping.best == 2.0
 
 
-@pytest.mark.parametrize("settings", [{"patience": 0}, {"min_gain": -1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"patience": 0}, {"patience": True}, {"min_gain": -1.0}, {"min_gain": "1"}]
+)
 def test_early_stopping_refuses_what_makes_no_sense(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         EarlyStopping(**settings)

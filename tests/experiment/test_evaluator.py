@@ -331,6 +331,62 @@ def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says_or_fe
     assert len(warned) == (asked is not None)
 
 
+@pytest.mark.parametrize(
+    ("trained", "asked", "used", "warns"),
+    [
+        (None, None, 3, False),
+        (2, None, 1, False),
+        (9, None, 3, False),
+        (1, None, 1, True),
+        (3, 2, 2, False),
+        (3, 3, 3, True),
+    ],
+)
+def test_a_test_is_one_of_the_episodes_that_an_algorithm_is_trained_on(trained, asked, used, warns):
+    """Or the MAML family would be tested after a gradient step that it is not trained for."""
+    suite = make_suite("point-goal")
+    algorithm = nop(suite)
+    algorithm.trained_episodes = trained
+    config = EvaluatorConfig(num_tasks=1, num_episodes=asked, num_test_episodes=2)
+    evaluator = Evaluator(config, suite, 0)
+    assert evaluator.protocol(algorithm)["num_episodes"] == used
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        evaluator.evaluate(algorithm, {})
+    assert [str(w.message).startswith(f"{used + 1} episodes") for w in warned] == [True] * warns
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda: EvaluatorConfig(num_tasks=1.0), "num_tasks: expected int, not 1.0"),
+        (lambda: EvaluatorConfig(num_lanes=2.5), "num_lanes: expected int, not 2.5"),
+        (lambda: EvaluatorConfig(deterministic="no"), "deterministic: expected bool, not 'no'"),
+        (lambda: Evaluator(None, cliff_suite(), 0), "takes an EvaluatorConfig, not None"),
+        (lambda: Evaluator(CONFIG, "cartpole", 0), "takes a Suite, not 'cartpole'"),
+        (lambda: Evaluator(CONFIG, cliff_suite(), 1.5), "a seed must be a whole number, not 1.5"),
+    ],
+)
+def test_what_cannot_be_evaluated_by_is_one_clear_line(change, problem):
+    with pytest.raises(ConfigError, match=problem):
+        change()
+
+
+def test_an_algorithm_for_other_environments_is_not_evaluated():
+    with pytest.raises(ConfigError, match="made for other environments than"):
+        Evaluator(CONFIG, cliff_suite(), 0).evaluate(nop(make_suite("cartpole")), {})
+
+
+def test_tasks_that_do_not_fit_side_by_side_are_run_in_turn_and_told_of_where_they_cannot():
+    suite, algorithm = replace(cliff_suite(), max_slots=4), nop(cliff_suite())
+    for num_lanes, warned in ((2, 0), (4, 0), (5, 1)):
+        evaluator = Evaluator(replace(CONFIG, num_lanes=num_lanes), suite, 0)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            evaluator.check_size(algorithm)
+        assert len(told) == warned
+
+
 @pytest.mark.parametrize("name", ["promp", "trpo-maml", "vpg-maml", "dice-maml"])
 @pytest.mark.parametrize("num_inner_steps", [1, 2, 3])
 def test_the_maml_family_is_judged_after_as_many_steps_as_it_trains_for(name, num_inner_steps):

@@ -16,6 +16,7 @@ from small import SMALL
 from toys import EVALUATION, cliff_suite, fingerprint, flags
 
 import adaptax
+from adaptax.algorithms.program import Whole
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite
 from adaptax.core.snapshot import Snapshots
@@ -656,9 +657,42 @@ def test_seeds_may_be_numpys():
     ("seeds", "problem"),
     [
         (3, r"seeds must be several, such as .*, not 3"),
-        ([0.5], r"must be integers .*, not \[0.5\]"),
+        ([0.5], r"must be integers .*, not 0.5"),
+        ([True, False], "not True"),
     ],
 )
 def test_what_are_no_seeds_is_one_clear_line(seeds, problem):
     with pytest.raises(ConfigError, match=problem):
         checked_seeds(seeds)
+
+
+def test_a_fault_of_one_seed_is_no_second_iteration_of_another(tmp_path, monkeypatch):
+    """What the other computes meanwhile in a thread is done before they go on one by one."""
+    runs, own, faults = group(tmp_path, seeds=(0, 1), num_iterations=4), Whole.run, []
+    runs._is_compiled = True
+
+    def run(self, algorithm, state, sampler, num, keep):
+        alone = threading.current_thread() is threading.main_thread()
+        if sampler is runs.members[0].sampler and not alone and not faults:
+            faults.append(1)
+            raise EnvironmentFault("the arm fell off")
+        if faults and not alone:
+            time.sleep(0.5)
+        return own(self, algorithm, state, sampler, num, keep)
+
+    monkeypatch.setattr(Whole, "run", run)
+    runs.run()
+    for member in runs.members:
+        steps = [row["num_steps"] for row in read_rows(member.run_dir / "progress.jsonl")]
+        assert np.all(np.diff(steps) == steps[0])
+
+
+def test_a_group_that_was_closed_goes_on(tmp_path):
+    runs = group(tmp_path, num_iterations=2)
+    runs.run()
+    runs.close()
+    more = group(tmp_path, num_iterations=4)
+    more.close()
+    assert [row["iteration"] for row in more.resume()] == [4] * 3
+    more.close()
+    assert [row["iteration"] for row in more.resume()] == [4] * 3

@@ -15,7 +15,7 @@ import yaml
 from small import SMALL
 
 import adaptax
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.core.snapshot import Snapshots
 from adaptax.experiment import cli
 from adaptax.experiment.card import card
@@ -436,3 +436,16 @@ def test_what_cannot_be_done_is_one_line(words, message, tmp_path, monkeypatch, 
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_video_that_no_import_takes_is_refused_before_anything_is_written(run_dir, tmp_path):
+    with pytest.raises(ConfigError, match=r"video must be one of \('gif', 'mp4'\), not 'webp'"):
+        adaptax.export_run(run_dir, tmp_path / "out", video="webp")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("what", [adaptax.load, adaptax.load_run])
+@pytest.mark.parametrize("given", [3, None])
+def test_what_is_no_directory_is_one_clear_line(what, given):
+    with pytest.raises(ConfigError, match=f"expected the directory of a run, not {given}"):
+        what(given)

@@ -255,7 +255,7 @@ def test_a_finished_sweep_is_a_recipe(fake, tmp_path):
 def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(name, tmp_path):
     suite = make_suite("point-goal" if name == "sac" else "cartpole")
     algorithm = make_algorithm(name, suite.spec, max_grad_norm=None)
-    config = TrainerConfig(run_dir="", num_iterations=3)
+    config = TrainerConfig(run_dir=".", num_iterations=3)
     plan = sweep.make_plan(
         job_of(algorithm, suite, config),
         {"algorithm.lr": {"low": 1e-4, "high": 1e-2}},
@@ -373,6 +373,10 @@ def test_a_sweep_is_a_command_that_goes_on_and_is_reported(fake, tmp_path, capsy
         ({"metric": "loss"}, r"metric must be one of \('return', 'success'\), not 'loss'"),
         ({"on": "moon"}, r"on must be one of \('here', 'ray'\), not 'moon'"),
         ({"trials": 0}, "trials must be greater than 0, not 0"),
+        ({"trials": 2.5}, "num_trials: expected int, not 2.5"),
+        ({"num_processes": "2"}, "num_processes: expected int, not '2'"),
+        ({"prune": "no"}, "prune: expected bool, not 'no'"),
+        ({"recipe": 5}, "recipe: expected a name or a file, not 5"),
         ({"num_processes": 0}, "num_processes must be greater than 0, not 0"),
         ({"evaluation_interval": None}, "needs an evaluation_interval"),
         ({"overwrite": True}, "a sweep replaces nothing"),

@@ -512,7 +512,6 @@ def test_a_run_that_goes_on_without_evaluations_keeps_the_protocol_of_those_it_h
         ({"num_iterations": "3"}, "trainer.num_iterations: expected int, not '3'"),
         ({"seed": np.int64(1)}, r"trainer.seed: expected int, not np.int64\(1\)"),
         ({"callbacks": ["x"]}, r"trainer.callbacks: expected tuple, not \['x'\]"),
-        ({"evaluation": EvaluatorConfig(num_tasks=1.0)}, "evaluation.num_tasks: expected int"),
     ],
 )
 def test_a_setting_that_could_not_be_read_back_is_refused_before_anything(settings, message):
@@ -613,3 +612,40 @@ def test_memory_that_runs_out_in_several_iterations_at_once_leaves_a_snapshot(
     with pytest.raises(MemoryError):
         Trainer(config, algorithm, suite).run()
     assert Snapshots(tmp_path / "snapshots").iterations() == [2]
+
+
+def test_a_snapshot_is_of_a_run_under_way(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=1)
+    with pytest.raises(ConfigError, match="no run is under way"):
+        run.save_snapshot(run.sampler.save())
+    run.run()
+    with pytest.raises(ConfigError, match="no run is under way"):
+        run.save_snapshot(run.sampler.save())
+    assert not (tmp_path / "run/lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (0, r"Trainer\(config, algorithm, suite\) takes a TrainerConfig, not \{"),
+        (1, "takes an Algorithm, not 'ppo'"),
+        (2, "takes a Suite, not 'cartpole'"),
+    ],
+)
+def test_what_a_trainer_does_not_take_is_one_clear_line(tmp_path, place, message):
+    run = trainer(tmp_path / "run")
+    given = [run.config, run.algorithm, run.suite]
+    given[place] = [{"run_dir": "run"}, "ppo", "cartpole"][place]
+    with pytest.raises(ConfigError, match=message):
+        Trainer(*given)
+
+
+def test_an_empty_name_is_no_directory():
+    with pytest.raises(ConfigError, match="run_dir is empty"):
+        TrainerConfig("")
+
+
+@pytest.mark.parametrize("config", [None, {"lr": 0.1}, adaptax.NOPConfig, TrainerConfig("run")])
+def test_another_config_is_refused(config):
+    with pytest.raises(ConfigError, match="NOP takes a NOPConfig, not "):
+        adaptax.NOP(config, cliff_suite().spec)

@@ -311,8 +311,9 @@ class PEARL(Algorithm[State, Data]):
         optimizers = self._optimizers(*params)
         learner = init_learner(params, params[self._lagging], optimizers, learner_key)
         visit = config.num_prior_steps + config.num_posterior_steps
-        # Whole episodes, so that a phase may be longer by almost one; on an inferred z by as many
-        # as are played before it is inferred again, or they would push out those of the prior.
+        # Whole episodes, so that a phase may be longer by almost one, or more where short ones grow
+        # long meanwhile; on an inferred z by as many as are played before it is inferred again, or
+        # they would push out those of the prior.
         more_episodes = 1 + config.update_post_train
         context_size = max(config.num_initial_steps, visit) + more_episodes * spec.horizon
         replay, context = (
@@ -567,7 +568,8 @@ class _Visit:
                 key = jax.random.fold_in(infer_key, len(rollouts))
                 actor = self._informed(context, rings, key)
             elif infer_key is None:
-                lanes = int(np.max(-(-missing // lengths)))
+                # What the one that lacks least needs, or it would have steps that nobody asked for.
+                lanes = int(np.min(-(-missing[late] // lengths[late])))
                 if rollouts:  # more where episodes ended early, of few sizes to compile
                     lanes = min(1 << (lanes.bit_length() - 1), MOST_LANES)
             tasks = tuple(self.tasks[ring] for ring in rings)

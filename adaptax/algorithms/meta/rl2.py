@@ -194,8 +194,11 @@ def trial_steps(config: TrialSettings, spec: EnvSpec) -> int:
 
 
 def remembered_steps(config: TrialSettings, spec: EnvSpec) -> int:
-    """Most steps that a memory has to hold: those of whole episodes, which an evaluation has."""
-    return steps_of(spec, trial_length(config, spec))
+    """Most inputs that a memory has to hold: those of whole episodes, which an evaluation has.
+
+    And that after the last step, of which the value is that a trial's end is bootstrapped with.
+    """
+    return steps_of(spec, trial_length(config, spec)) + 1
 
 
 def input_size(spec: EnvSpec) -> int:

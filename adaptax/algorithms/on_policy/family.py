@@ -199,7 +199,7 @@ class State:
 
 def default_networks(config: OnPolicyConfig, spec: EnvSpec) -> ActorCritic:
     """Policy and value apart, alike in shape; with convolutions first where they see pictures."""
-    memory = config.memory.make(spec.horizon)
+    memory = config.memory.make(spec.horizon + 1)  # with what is seen after the last step
     torso = torso_for(spec.picture, config.hidden_sizes)
     return ActorCritic(spec.action, config.hidden_sizes, memory, config.init_std, torso=torso)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -38,17 +38,21 @@ from adaptax.envs.pools.pool import (
 )
 from adaptax.envs.task import Task
 
+Made = TypeVar("Made")
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
 
-def made(make_env: MakeEnv) -> gymnasium.Env[Any, Any]:
+def made(make_env: Callable[[], Made]) -> Made:
     """An environment; an EnvironmentFault where making it fails in its own code."""
     try:
-        return make_env()
+        env = make_env()
     except (AdaptaxError, gymnasium.error.Error, ImportError):
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f"an environment cannot be made: {one_line(error)}") from error
+    is_one = hasattr(env, "reset") and hasattr(env, "step")
+    check(is_one, f"what makes environments must make a Gymnasium one, not a {type(env).__name__}")
+    return env
 
 
 NOT_BY_EVERY_STEP = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 
-from adaptax.core.errors import ConfigError, EnvironmentFault, one_line
+from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.step import Step
+from adaptax.envs.pools.gym import made
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
     as_flag,
@@ -31,10 +33,7 @@ class VectorLanes:
     """P lanes that step together."""
 
     def __init__(self, make_vec: MakeVec, num_lanes: int) -> None:
-        try:
-            self.vec = make_vec(num_lanes)
-        except gymnasium.error.Error as error:
-            raise ConfigError(one_line(error)) from error
+        self.vec = _made(make_vec, num_lanes)
         self.mode = _autoreset_mode(self.vec)
         self._takes_seeds = isinstance(self.vec.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.can_reset_one = self._takes_seeds or self.mode is AutoresetMode.DISABLED
@@ -155,6 +154,18 @@ def _fitting(array: np.ndarray, num_lanes: int, what: str) -> np.ndarray:
     if array.shape != (num_lanes,):
         raise ValueError(f"{what} has shape {array.shape}; {num_lanes} lanes need ({num_lanes},)")
     return array
+
+
+def _made(make_vec: MakeVec, num_lanes: int) -> VectorEnv[Any, Any, Any]:
+    """A vector environment; an error where making it fails, or it is another."""
+    try:
+        vec = made(partial(make_vec, num_lanes))
+    except gymnasium.error.Error as error:
+        raise ConfigError(one_line(error)) from error
+    what = f"make_vec({num_lanes}) must make a Gymnasium vector environment of so many lanes"
+    check(isinstance(vec, VectorEnv), f"{what}, not a {type(vec).__name__}")
+    check(vec.num_envs == num_lanes, f"{what}, not of {vec.num_envs}")
+    return vec
 
 
 def _failure(error: Exception) -> EnvironmentFault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import partial
 
@@ -10,24 +9,19 @@ from adaptax.core.errors import check
 from adaptax.envs.env import Env
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.suite import Suite
-from adaptax.envs.task import Params, TaskDistribution, TaskList, Value
-
-Tasks = TaskDistribution | Sequence[Params | Value]
-"""A `TaskList` or a `TaskRange`, or what a list is made of, one dict or value a task."""
+from adaptax.envs.task import Tasks, as_tasks
 
 
 def compiled_suite(name: str, env: Env, train: Tasks, test: Tasks) -> Suite:
     """A suite of `env` whose rollouts, policy included, are one program each.
 
-    `train` and `test` are what tasks are drawn from.
+    `train` and `test` are what tasks are drawn from: a `TaskList` or a `TaskRange`, or what a list
+    is made of, one dict or value a task.
     """
+    check(not isinstance(env, type), f"env must be an environment, not the class {env}: call it")
     # A program is kept by what its environment is equal to; a frozen one stays what it is.
     own = bool(getattr(env, "__dict__", None)) and not is_dataclass(env)
     unseen, kind = own and type(env).__hash__ is object.__hash__, type(env).__name__
     check(not unseen, f"{kind} has to be a frozen dataclass: a change of it would not be seen")
-    tasks = _tasks(f"{name}-train", train), _tasks(f"{name}-test", test)
+    tasks = as_tasks(f"{name}-train", train), as_tasks(f"{name}-test", test)
     return Suite(name, env.spec, *tasks, partial(CompiledPool, env), engine="compiled")
-
-
-def _tasks(name: str, given: Tasks) -> TaskDistribution:
-    return TaskList(name, given) if isinstance(given, Sequence) else given

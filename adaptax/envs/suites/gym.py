@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from adaptax.envs.pools.process_crew import in_worker
 from adaptax.envs.pools.vector import vector_pool
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.suite import Suite, within_limits
-from adaptax.envs.task import Params, Task, Value, task_lists
+from adaptax.envs.task import Params, Task, Tasks, one_of, train_and_test
 
 AnyEnv = gymnasium.Env[Any, Any]
 TRIAL_SECONDS = 300.0
@@ -81,8 +81,8 @@ def gym_suite(
     name: str,
     make_env: MakeEnv,
     *,
-    train: Sequence[Params | Value] | None = None,
-    test: Sequence[Params | Value] | None = None,
+    train: Tasks | None = None,
+    test: Tasks | None = None,
     horizon: int | None = None,
     trial_episodes: int = 1,
     num_workers: int = 0,
@@ -91,13 +91,13 @@ def gym_suite(
     """A suite of `make_env`'s environments with listed tasks.
 
     `train` and `test` hold one dict a task, given to `env.reset(options=...)`; a number, string or
-    array stands for {"value": it}. Without `train`
-    there is one task without parameters; without `test` evaluation is on the training tasks.
+    array stands for {"value": it}. A `TaskRange` draws them. Without `train` there is one task
+    without parameters; without `test` evaluation is on the training tasks.
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
     """
     check_makes("gym_suite", make_env)
-    train_tasks, test_tasks = task_lists(name, train, test)
-    about = (make_env, horizon, trial_episodes, train_tasks.tasks[0].params)
+    train_tasks, test_tasks = train_and_test(name, train, test)
+    about = (make_env, horizon, trial_episodes, one_of(train_tasks).params)
     spec: EnvSpec = _spec_in_worker(name, *about) if num_workers > 0 else gym_spec(*about)
     pool = partial(GymPool, make_env, spec)
     suite = Suite(name, spec, train_tasks, test_tasks, pool)
@@ -106,8 +106,8 @@ def gym_suite(
 
 def check_makes(what: str, make: Any) -> None:
     """Raise a ConfigError where an environment stands in the place of what makes them."""
-    name = getattr(type(make), "__name__", make)
-    check(callable(make), f"{what} takes a function that makes environments, not a {name}")
+    takes = f"{what} takes a function that makes environments"
+    check(callable(make), f"{takes}, not {reprlib.repr(make)}")
 
 
 def gym_spec(
@@ -146,15 +146,15 @@ def vector_suite(
     name: str,
     make_vec: MakeVec,
     *,
-    train: Sequence[Params | Value] | None = None,
-    test: Sequence[Params | Value] | None = None,
+    train: Tasks | None = None,
+    test: Tasks | None = None,
     horizon: int | None = None,
     trial_episodes: int = 1,
 ) -> Suite:
     """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
     check_makes("vector_suite", make_vec)
-    train_tasks, test_tasks = task_lists(name, train, test)
-    spec = vector_spec(make_vec, horizon, trial_episodes, train_tasks.tasks[0])
+    train_tasks, test_tasks = train_and_test(name, train, test)
+    spec = vector_spec(make_vec, horizon, trial_episodes, one_of(train_tasks))
     return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))
 
 
