@@ -32,6 +32,10 @@ class NotFinite(AdaptaxError):
     """NaN or infinity: in what an environment answered, a figure of an update, a parameter."""
 
 
+MOST_NAMED = 60
+"""Names that a message lists; of more it names the nearest."""
+
+
 def unknown_name(
     kind: str, name: str, allowed: Iterable[str], meant: Sequence[str] = ()
 ) -> ConfigError:
@@ -44,7 +48,8 @@ def unknown_name(
         spelt = {other.lower(): other for other in names}
         meant = [spelt[near] for near in difflib.get_close_matches(name.lower(), spelt, n=1)]
     hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
-    return ConfigError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})")
+    listed = f" (allowed: {', '.join(names)})" if len(names) <= MOST_NAMED else ""
+    return ConfigError(f"unknown {kind} {name!r}{hint}{listed}")
 
 
 def one_line(error: BaseException) -> str:

@@ -38,7 +38,7 @@ from adaptax.core.errors import (
     one_line,
 )
 from adaptax.core.experience import PyTree
-from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
+from adaptax.core.files import is_same_file, parse_json, read_plain
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import LOCK, is_held
 from adaptax.envs.suite import Suite
@@ -55,6 +55,7 @@ from adaptax.experiment.run_dir import (
     locked,
     make_run_dir,
     names_in,
+    write_whole,
     writing,
 )
 from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
@@ -510,8 +511,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def write_group(run_dir: Path, seeds: Sequence[int], name: str = GROUP) -> None:
     """Write which seeds a group has."""
-    with writing(run_dir / name), replacing(run_dir / name, ".tmp") as file:
-        file.write((json.dumps({"seeds": list(seeds)}) + "\n").encode())
+    write_whole(run_dir / name, (json.dumps({"seeds": list(seeds)}) + "\n").encode(), ".tmp")
 
 
 def group_seeds(run_dir: Path, name: str = GROUP) -> tuple[int, ...] | None:

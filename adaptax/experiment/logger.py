@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from adaptax.core.errors import AdaptaxError, DiskError
-from adaptax.core.files import is_same_file, open_to_append, parse_json, read_plain, replacing
-from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, writing
+from adaptax.core.files import is_same_file, open_to_append, parse_json, read_plain
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, write_whole, writing
 
 Row = dict[str, Any]
 MOST_OF_A_ROW = 2**16
@@ -58,8 +58,7 @@ class RunLog:
             path = self.run_dir / name
             if path.exists():
                 kept = [line for line, row in _lines(path) if row["iteration"] <= last]
-                with writing(path), replacing(path) as file:
-                    file.write(b"".join(kept))
+                write_whole(path, b"".join(kept))
 
     def flush(self) -> None:
         """Write the rows that wait; raises a DiskError that names the file if it still cannot."""

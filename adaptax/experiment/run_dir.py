@@ -285,12 +285,17 @@ def _clear(run_dir: Path) -> None:
 
 def write_config(run_dir: Path, description: dict[str, Any]) -> None:
     """Write `config.json` as a whole or not at all."""
-    with writing(run_dir / CONFIG), replacing(run_dir / CONFIG, ".tmp") as file:
-        file.write(_text(description))
+    write_whole(run_dir / CONFIG, _text(description), ".tmp")
 
 
 def _text(description: dict[str, Any]) -> bytes:
     return (json.dumps(description, indent=2) + "\n").encode()
+
+
+def write_whole(path: Path, data: bytes, suffix: str = ".new") -> None:
+    """Write a file as a whole or not at all; a DiskError where it cannot be."""
+    with writing(path), replacing(path, suffix) as file:
+        file.write(data)
 
 
 @contextmanager

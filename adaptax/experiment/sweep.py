@@ -22,7 +22,6 @@ import numpy as np
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, check
-from adaptax.core.files import replacing
 from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
@@ -49,7 +48,7 @@ from adaptax.experiment.run_dir import (
     locked,
     make_run_dir,
     names_in,
-    writing,
+    write_whole,
 )
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
@@ -226,8 +225,7 @@ class Sweep:
 
     def _write(self, found: Record | None = None) -> Record:
         record = {"plan": asdict(self.plan), "found": found}
-        with writing(self.run_dir / SWEEP), replacing(self.run_dir / SWEEP) as file:
-            file.write((json.dumps(record, indent=2) + "\n").encode())
+        write_whole(self.run_dir / SWEEP, (json.dumps(record, indent=2) + "\n").encode())
         return record
 
     def _to_its_end(self) -> Record:
@@ -245,8 +243,7 @@ class Sweep:
         winner = self._winner()
         if winner is None:
             return self._write()
-        with writing(self.run_dir / RECIPE), replacing(self.run_dir / RECIPE) as file:
-            file.write(recipe(self.plan, winner["settings"]).encode())
+        write_whole(self.run_dir / RECIPE, recipe(self.plan, winner["settings"]).encode())
         return self._write({**self.found(), "winner": winner})
 
     def _opened(self) -> Study:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line, unknown_name
 from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import placed
@@ -61,9 +60,7 @@ def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
     if colon:
         import_permitted(module, f"the suite 'gym:{env_id}'")
     if registered not in gymnasium.registry:
-        nearest = difflib.get_close_matches(registered, gymnasium.registry, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}")
+        raise unknown_name("Gymnasium environment", registered, gymnasium.registry)
     make_env = partial(gymnasium.make, env_id, disable_env_checker=True)
     try:
         return gym_suite(

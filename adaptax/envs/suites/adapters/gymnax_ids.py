@@ -5,7 +5,6 @@ gymnax: Lange 2022, `RobertTLange/gymnax`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, check, one_line
+from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.envs.suite import Suite, within_limits
@@ -128,9 +127,7 @@ def gymnax_suite(env_id: str, config: GymnaxConfig) -> Suite:
     """The suite `gymnax:ENV_ID` of an environment that gymnax has registered."""
     gymnax = imported("gymnax", "gymnax")
     if env_id not in gymnax.registered_envs:
-        nearest = difflib.get_close_matches(env_id, gymnax.registered_envs, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ConfigError(f"unknown environment of gymnax {env_id!r}{hint}")
+        raise unknown_name("environment of gymnax", env_id, gymnax.registered_envs)
     try:
         env, params = gymnax.make(env_id)
     except Exception as error:  # some want data that they would download

@@ -7,7 +7,6 @@ as trees in which rules make what a goal asks for.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, check
+from adaptax.core.errors import check, unknown_name
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.rng import named_generator
 from adaptax.core.spec import Discrete, EnvSpec
@@ -174,9 +173,7 @@ def xland(layout: str, config: XLandConfig) -> Suite:
     known = [name.removeprefix(PREFIX) for name in xminigrid.registered_environments()]
     layouts = [name for name in known if name.startswith("R")]
     if layout not in layouts:
-        nearest = difflib.get_close_matches(layout, layouts, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else f" (allowed: {', '.join(layouts)})"
-        raise ConfigError(f"unknown layout of XLand-MiniGrid {layout!r}{hint}")
+        raise unknown_name("layout of XLand-MiniGrid", layout, layouts)
     env, params = xminigrid.make(PREFIX + layout)
     if config.horizon is not None:
         params = params.replace(max_steps=config.horizon)
