@@ -268,7 +268,7 @@ def _one_line(box: str) -> str:
     return message or "wrong arguments"
 
 
-ELSEWHERE = {
+FLAGS_ELSEWHERE = {
     "total-timesteps": "--num-steps",
     "max-iter": "--num-iterations",
     "eval-freq": "--evaluation-interval",
@@ -299,7 +299,7 @@ def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
     given = given.replace("_", "-")
     if (kind := f"{given}.kind") in flags:
         return kind
-    if (ours := ELSEWHERE.get(_name(given))) in flags:
+    if (ours := FLAGS_ELSEWHERE.get(_name(given))) in flags:
         return ours
 
     def likeness(flag: str) -> tuple[float, float]:

@@ -313,11 +313,11 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.sweep_record import is_sweep
-    from adaptax.experiment.weights import not_whole
+    from adaptax.experiment.weights import not_resumable
 
     run_dir = run_path(options.run_dir)
     if is_pretrained(run_dir):
-        raise ConfigError(not_whole(options.run_dir))
+        raise ConfigError(not_resumable(options.run_dir))
     if is_sweep(run_dir):
         _resume_sweep(options, run_dir)
         return
@@ -509,14 +509,14 @@ def video_command(args: list[str]) -> None:
     no_gl = try_gl_backend()  # before anything imports MuJoCo
     from adaptax.core.devices import check_platform
     from adaptax.experiment.pretrained import is_pretrained, run_path
-    from adaptax.experiment.video import VideoConfig, film
+    from adaptax.experiment.video import VideoConfig, write_videos
 
     check_platform()
     run_dir = run_path(options.run_dir)
     folder = Path() if is_pretrained(run_dir) else run_dir
     out = folder / "video.gif" if options.out is None else Path(options.out)
     settings = {f.name: getattr(options, f.name) for f in fields(VideoConfig)}
-    for path in film(run_dir, out, VideoConfig(**settings), no_gl):
+    for path in write_videos(run_dir, out, VideoConfig(**settings), no_gl):
         say(f"wrote {path}", sys.stdout)
 
 

@@ -39,7 +39,7 @@ from adaptax.experiment.report_figures import (
     points_figure,
 )
 from adaptax.experiment.report_page import Figure, page, plot, table
-from adaptax.experiment.run_dir import MOST_FILMS, films, writing
+from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, videos_of, writing
 from adaptax.experiment.sweep_report import sweep_section
 from adaptax.experiment.train_command import (
     differing_from,
@@ -52,8 +52,6 @@ from adaptax.experiment.train_command import (
 
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
-VIDEOS = {".mp4": "video/mp4", ".webp": "image/webp", ".gif": "image/gif"}
-"""Kinds of videos, the first of which is shown where there are several of one name."""
 
 
 def write_report(
@@ -359,18 +357,18 @@ def check_page(out: Path) -> None:
 
 def _videos(directory: Path) -> list[Path]:
     """What `adaptax video` has left in a run's directory, one of each name."""
-    paths = [*(directory / f"video{kind}" for kind in VIDEOS), *films(directory)]
+    paths = [*(directory / f"video{kind}" for kind in VIDEO_KINDS), *videos_of(directory)]
     found: dict[str, Path] = {}
-    for kind in VIDEOS:
+    for kind in VIDEO_KINDS:
         for path in paths:
             if path.suffix == kind and path.is_file():
                 found.setdefault(path.stem, path)
-    return [found[stem] for stem in sorted(found)][:MOST_FILMS]
+    return [found[stem] for stem in sorted(found)][:MOST_VIDEOS]
 
 
 def _moving(path: Path, what: str) -> str:
     """A video as an element that holds all of it."""
-    kind = VIDEOS[path.suffix]
+    kind = VIDEO_KINDS[path.suffix]
     source = f"data:{kind};base64,{base64.b64encode(read_plain(path)).decode()}"
     if kind.startswith("video"):
         return f'<video aria-label="{what}" controls loop muted playsinline src="{source}"></video>'

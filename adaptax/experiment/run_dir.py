@@ -35,14 +35,14 @@ SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 WINNER = "winner"
 """The folder of the group that trains its winner."""
-FILM_KINDS = (".gif", ".webp", ".mp4")
-"""How the names of films end."""
+VIDEO_KINDS = {".mp4": "video/mp4", ".webp": "image/webp", ".gif": "image/gif"}
+"""How the names of videos end, and what they are on a page, which has the first of each name."""
 PICTURES = (
     *("learning.png", "adaptation.png", "classes.png"),
-    *(f"video{kind}" for kind in FILM_KINDS),
+    *(f"video{kind}" for kind in VIDEO_KINDS),
 )
-MOST_FILMS = 10
-"""Classes of tasks that a run is filmed on at most, and films of it that a page holds."""
+MOST_VIDEOS = 10
+"""Classes of tasks that a run is filmed on at most, and videos of it that a page holds."""
 FILES = (CONFIG, PROGRESS, EVALUATIONS, LOCK, *PICTURES)
 OWN = {*FILES, *(f"{name}.new" for name in FILES), UNFINISHED, "snapshots", "tensorboard"}
 """The names of all that a run, or a command on it, leaves in its directory."""
@@ -89,16 +89,16 @@ def recorded_config(run_dir: Path) -> dict[str, Any]:
     return recorded if isinstance(recorded, dict) else {}
 
 
-def films(run_dir: Path) -> list[Path]:
+def videos_of(run_dir: Path) -> list[Path]:
     """What `adaptax video` has left of single classes of tasks in a run's directory."""
     if not os.path.isdir(run_dir):  # a name that is too long, say, where glob raises
         return []
-    return [path for kind in FILM_KINDS for path in sorted(run_dir.glob(f"video-*{kind}"))]
+    return [path for kind in VIDEO_KINDS for path in sorted(run_dir.glob(f"video-*{kind}"))]
 
 
 def refuse_links(run_dir: Path) -> None:
     """Raise an AdaptaxError where one of our names in a directory leads somewhere else."""
-    for path in films(run_dir):
+    for path in videos_of(run_dir):
         refuse_link(path)
     for name in sorted(OWN):
         path = run_dir / name
@@ -274,7 +274,7 @@ def _clear(run_dir: Path) -> None:
     """Delete our own files, but for those that a start needs; strangers' stay."""
     for name in OWN - {CONFIG, UNFINISHED, LOCK, *OWN_WITHIN}:
         (run_dir / name).unlink(missing_ok=True)
-    for path in films(run_dir):
+    for path in videos_of(run_dir):
         path.unlink()
     for name, pattern in OWN_WITHIN.items():
         for path in (run_dir / name).glob(pattern):

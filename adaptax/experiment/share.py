@@ -65,8 +65,9 @@ def export_run(
     """Write the agent of a run's newest snapshot to a new folder for others; gives the folder.
 
     With `best` that of the snapshot with the highest return in training; `video` films it, for
-    which `no_gl` is as in `adaptax.experiment.video.film`. It holds weights, settings, thinned logs
-    with an evaluation of these very weights, and a card in the form of the Hugging Face Hub.
+    which `no_gl` is as in `adaptax.experiment.video.write_videos`. It holds weights, settings,
+    thinned logs with an evaluation of these very weights, and a card in the form of the Hugging
+    Face Hub.
     Raises an AdaptaxError where there is no run, or `out` is not empty.
     """
     formats = get_args(VideoFormat)
@@ -95,9 +96,9 @@ def export_run(
         score = next((r.get("train/return") for r in rows[PROGRESS][-1:]), None)
         Snapshots(folder / "snapshots", owner=owner).save(iteration, weights, score)
         if video is not None:
-            from adaptax.experiment.video import VideoConfig, film
+            from adaptax.experiment.video import VideoConfig, write_videos
 
-            film(folder, folder / f"video.{video}", VideoConfig(task=0), no_gl)
+            write_videos(folder, folder / f"video.{video}", VideoConfig(task=0), no_gl)
         files = {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))

@@ -61,7 +61,7 @@ class Tracked:
 
 
 class Tracker(Callback):
-    """What all trackers share; one of them says how to `open`, `log`, `film` and `close`."""
+    """What all trackers share; one of them says how to `open`, `log`, `video` and `close`."""
 
     in_step = False
     package: ClassVar[str]
@@ -87,7 +87,7 @@ class Tracker(Callback):
         """Take the figures and texts of a row."""
 
     @abstractmethod
-    def film(self, num_steps: int, path: Path) -> None:
+    def video(self, num_steps: int, path: Path) -> None:
         """Take a video."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class Tracker(Callback):
 
     def on_video(self, run: Trainer, path: Path) -> None:
         """Have it shown."""
-        self._tell(partial(self.film, run.sampler.num_steps, path))
+        self._tell(partial(self.video, run.sampler.num_steps, path))
 
     def on_end(self, run: Trainer) -> None:
         """Wait for what is under way, but not for long."""
@@ -181,7 +181,7 @@ class TensorBoard(Tracker):
         self._unwritten += self._events.figures(num_steps, figures)
         self._write()
 
-    def film(self, num_steps: int, path: Path) -> None:
+    def video(self, num_steps: int, path: Path) -> None:
         """The moving picture as it is, where a browser shows it as one; not an .mp4."""
         if path.suffix == ".mp4":
             return
@@ -283,7 +283,7 @@ class WandB(Tracker):
         """A step of its history."""
         self._run.log({"num_steps": num_steps, **figures})
 
-    def film(self, num_steps: int, path: Path) -> None:
+    def video(self, num_steps: int, path: Path) -> None:
         """A video panel."""
         self._run.log({"num_steps": num_steps, "video": self._wandb.Video(str(path))})
 
@@ -333,7 +333,7 @@ class MLflow(Tracker):
                 metrics.append(Metric(name, value, now, num_steps))
         self._client.log_batch(self._id, metrics)
 
-    def film(self, num_steps: int, path: Path) -> None:
+    def video(self, num_steps: int, path: Path) -> None:
         """An artifact."""
         self._client.log_artifact(self._id, str(path))
 
@@ -370,7 +370,7 @@ class Trackio(Tracker):
         """A step of its history."""
         self._run.log(dict(figures), step=num_steps)
 
-    def film(self, num_steps: int, path: Path) -> None:
+    def video(self, num_steps: int, path: Path) -> None:
         """A video."""
         self._run.log({"video": self._trackio.Video(str(path))}, step=num_steps)
 

@@ -59,7 +59,7 @@ from adaptax.experiment.run_dir import (
 from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
-from adaptax.experiment.weights import check_whole, saved_state
+from adaptax.experiment.weights import check_resumable, saved_state
 from adaptax.learning.minibatches import at_zero_after, iterations_within, over_the_run
 from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
@@ -303,7 +303,7 @@ class Trainer:
         """Take state and counters from the tree of a snapshot of this run, as `load` does."""
         with self._snapshots.reading(iteration):
             if episodes:
-                check_whole(tree, self.run_dir)
+                check_resumable(tree, self.run_dir)
             _check_counters(iteration, tree)
             key = named_key(self.config.seed, "init")
             self.state = saved_state(self.algorithm, tree, key)

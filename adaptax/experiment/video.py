@@ -21,7 +21,7 @@ from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
 from adaptax.experiment.pretrained import is_pretrained
-from adaptax.experiment.run_dir import FILM_KINDS, MOST_FILMS, writing
+from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, writing
 from adaptax.sampling.sampler import Sampler
 
 CAMERAS = {"corner2": 2, "track": 0}
@@ -40,7 +40,7 @@ class VideoConfig:
 
     task: int | None = None
     """Which of the held-out tasks, counted from 0; None: the first, of each class if there are
-    several, up to MOST_FILMS of them."""
+    several, up to MOST_VIDEOS of them."""
     num_episodes: int | None = None
     """Episodes in a row before the one after adaptation; by default as many as come before the last
     one of the run's evaluations."""
@@ -59,7 +59,7 @@ class VideoConfig:
         check_not_negative(self, "task")
 
 
-def film(
+def write_videos(
     run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | None = None
 ) -> list[Path]:
     """Write the first episode beside the last to `out`, side by side, from the same start.
@@ -70,7 +70,7 @@ def film(
     `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
     has to draw.
     """
-    check(out.suffix in FILM_KINDS, f"a video is one of {', '.join(FILM_KINDS)}, not {out}")
+    check(out.suffix in VIDEO_KINDS, f"a video is one of {', '.join(VIDEO_KINDS)}, not {out}")
     if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise AdaptaxError(
             f"{out} needs imageio-ffmpeg: pip install 'adaptax[video]'; a .gif does without"
@@ -80,7 +80,7 @@ def film(
         trainer.load(best=config.best)
         chosen = _chosen(trainer.suite.test.tasks, config.task, out)
         for path, number in chosen.items():
-            _write_film(path, _two_episodes(trainer, number, config, no_gl))
+            _write_video(path, _two_episodes(trainer, number, config, no_gl))
     finally:
         trainer.close()
     if not is_pretrained(run_dir):
@@ -89,13 +89,13 @@ def film(
 
 
 def _chosen(tasks: Sequence[Task] | None, number: int | None, out: Path) -> dict[Path, int]:
-    """The numbers of the tasks to film, by the files that the films go to."""
+    """The numbers of the tasks to film, by the files that the videos go to."""
     firsts: dict[str | None, int] = {}
     for i, task in enumerate(tasks or ()):
         firsts.setdefault(task.class_name, i)
     if number is not None or len(firsts) < 2:
         return {out: number or 0}
-    several = list(firsts.items())[:MOST_FILMS]
+    several = list(firsts.items())[:MOST_VIDEOS]
     names = [re.sub(r"[^\w.-]+", "_", str(name))[:80] for name, _ in several]
     if len(set(names)) < len(names):
         names = [str(i) for _, i in several]
@@ -103,7 +103,7 @@ def _chosen(tasks: Sequence[Task] | None, number: int | None, out: Path) -> dict
     return {path: i for path, (_, i) in zip(paths, several, strict=True)}
 
 
-def _write_film(out: Path, episodes: list[FilmedEpisode]) -> None:
+def _write_video(out: Path, episodes: list[RecordedEpisode]) -> None:
     """The two episodes side by side, until the longer one ends."""
     titles = ("first episode", "after adaptation")
     strips = [_captioned(e, title) for e, title in zip(episodes, titles, strict=True)]
@@ -146,7 +146,7 @@ def _mp4(frames: list[Any]) -> bytes:
 
 
 @dataclass(frozen=True)
-class FilmedEpisode:
+class RecordedEpisode:
     """Pictures of an episode, and its rewards and successes at every step."""
 
     frames: list[np.ndarray]
@@ -164,13 +164,13 @@ class FilmedEpisode:
 
 def _two_episodes(
     trainer: Any, number: int, config: VideoConfig, no_gl: AdaptaxError | None
-) -> list[FilmedEpisode]:
+) -> list[RecordedEpisode]:
     """The first episode of an agent on a task, and one after adaptation."""
     algorithm, state, suite = trainer.algorithm, trainer.state, trainer.suite
-    cameras: list[FilmedPool] = []
+    cameras: list[RecordingPool] = []
 
-    def make_pool(num_slots: int) -> FilmedPool:
-        cameras.append(FilmedPool(suite.make_pool(num_slots), suite.name, config, no_gl))
+    def make_pool(num_slots: int) -> RecordingPool:
+        cameras.append(RecordingPool(suite.make_pool(num_slots), suite.name, config, no_gl))
         return cameras[-1]
 
     filmed = replace(suite, make_pool=make_pool, engine="host")
@@ -205,12 +205,12 @@ def _task(sampler: Sampler, number: int) -> Task:
     return listed[number]
 
 
-def _episode(camera: FilmedPool, stride: int, rollout: Rollout, task: Task) -> FilmedEpisode:
+def _episode(camera: RecordingPool, stride: int, rollout: Rollout, task: Task) -> RecordedEpisode:
     valid = np.asarray(rollout.valid)[0, 0]
     success = rollout.extras.get("success")
     frames, figures = camera.take()
     named = [name for name in ACTUAL if name in figures]
-    return FilmedEpisode(
+    return RecordedEpisode(
         frames,
         stride,
         np.asarray(rollout.reward)[0, 0][valid],
@@ -230,7 +230,7 @@ def _numbers(task: Task) -> str:
     return "; ".join(parts[:2])
 
 
-class FilmedPool:
+class RecordingPool:
     """A pool whose first slot is drawn every few steps while `rolling`.
 
     All episodes that are drawn start alike, whatever seed they are given.
@@ -349,7 +349,7 @@ def _cameras(model: Any) -> list[str]:
     return [model.camera(i).name for i in range(model.ncam)]
 
 
-def _captioned(episode: FilmedEpisode, title: str) -> list[Any]:
+def _captioned(episode: RecordedEpisode, title: str) -> list[Any]:
     """The frames as pictures that say how the episode goes."""
     from PIL import Image, ImageDraw, ImageFont
 

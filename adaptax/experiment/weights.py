@@ -36,16 +36,16 @@ def saved_state(algorithm: Algorithm[Any, Any], tree: dict[str, Any], key: jax.A
     return unflatten(template, saved)
 
 
-def check_whole(tree: dict[str, Any], run_dir: Any) -> None:
+def check_resumable(tree: dict[str, Any], run_dir: Any) -> None:
     """Raise a SnapshotError where a snapshot is of weights only, which training cannot go on from.
 
     It lacks optimizers, replays and where interaction stood.
     """
     if tree.get(WEIGHTS_ONLY) is True:
-        raise SnapshotError(not_whole(run_dir))
+        raise SnapshotError(not_resumable(run_dir))
 
 
-def not_whole(run_dir: Any) -> str:
+def not_resumable(run_dir: Any) -> str:
     """What is said of weights that somebody would train on with."""
     again = shell_command("train", "ALGORITHM", "SUITE", "--init-from", run_dir)
     return (

@@ -12,7 +12,7 @@ import numpy as np
 from adaptax.core.errors import check
 from adaptax.core.rng import path_words, stream_root
 from adaptax.envs.env import Env, TaskArrays
-from adaptax.envs.pools.compiled import stacked
+from adaptax.envs.pools.compiled import tasks_as_arrays
 from adaptax.envs.task import Task, TaskDistribution
 from adaptax.sampling.compiled_engine import slot_fault
 from adaptax.sampling.in_program import NO_FAULT, Draw, Outcome, Plan, blank_draw
@@ -57,7 +57,7 @@ def example_tasks(env: Env, tasks: TaskDistribution) -> TaskArrays:
     """Parameters of a few tasks [K, ...], of the types that all tasks have."""
     listed = tasks.tasks
     some = tasks.sample(np.random.default_rng(0), 16) if listed is None else listed[:64]
-    return stacked(env, some)[0]
+    return tasks_as_arrays(env, some)[0]
 
 
 def stacked_draws(
@@ -78,7 +78,8 @@ def stacked_draws(
         numbers = {i: each.number for i, each in enumerate(planned) if each.number is not None}
         if numbers:
             places = list(numbers)
-            arrays, models = stacked(env, [task for i in places for task in planned[i].tasks])
+            tasks = [task for i in places for task in planned[i].tasks]
+            arrays, models = tasks_as_arrays(env, tasks)
             kept.append(models)
             for name, x in arrays.items():
                 whole.tasks[name][places] = _typed(name, x, like).reshape(

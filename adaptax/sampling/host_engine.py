@@ -157,7 +157,7 @@ def interact(
         record.write(step, extras)  # the last one, while the policy computes the next
         chosen, extras = lanes.own(action), {k: lanes.own(x) for k, x in new_extras.items()}
         answer = pool.step(slots[active], chosen[active])
-        step = _whole(answer, active, obs, chosen)
+        step = _completed(answer, active, obs, chosen)
         t += 1
         obs = obs.copy()
         obs[active] = answer.next_obs
@@ -255,7 +255,7 @@ def _no_step(spec: EnvSpec, num_slots: int) -> Step:
     )
 
 
-def _whole(answer: Step, active: np.ndarray, obs: np.ndarray, action: np.ndarray) -> Step:
+def _completed(answer: Step, active: np.ndarray, obs: np.ndarray, action: np.ndarray) -> Step:
     """What a pool answered the active slots, as a step of all P; zero in those that did not act.
 
     `obs` and `action` are of all slots.

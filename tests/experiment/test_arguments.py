@@ -8,7 +8,7 @@ import pytest
 from adaptax.algorithms.registry import ALGORITHMS
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.arguments import (
-    ELSEWHERE,
+    FLAGS_ELSEWHERE,
     ResumeArgs,
     flag_value,
     full_flag,
@@ -116,7 +116,7 @@ def test_names_of_other_toolkits_lead_to_flags_that_exist():
     rooms = [("--", TrainerConfig)]
     rooms += [("--algorithm.", entry.load()[1]) for entry in ALGORITHMS.values()]
     known = {room + f.name.replace("_", "-") for room, config in rooms for f in fields(config)}
-    assert set(ELSEWHERE.values()) <= known
+    assert set(FLAGS_ELSEWHERE.values()) <= known
 
 
 def test_words_without_a_flag_are_not_suggested():

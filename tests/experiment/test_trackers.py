@@ -46,8 +46,8 @@ class Fake(Tracker):
     def log(self, num_steps, figures):
         self._note("log", num_steps, figures.get("train/return", figures.get("evaluate/gain")))
 
-    def film(self, num_steps, path):
-        self._note("film", num_steps, path)
+    def video(self, num_steps, path):
+        self._note("video", num_steps, path)
 
     def close(self):
         self._note("close")

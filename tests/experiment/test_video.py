@@ -21,7 +21,7 @@ from adaptax.envs.suites.gym import gym_suite
 from adaptax.envs.task import TaskList
 from adaptax.experiment import cli, gl_backend, video
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.video import FilmedEpisode, _captioned
+from adaptax.experiment.video import RecordedEpisode, _captioned
 from adaptax.sampling.sampler import Sampler
 
 
@@ -259,7 +259,7 @@ def test_as_many_classes_are_filmed_as_a_page_holds_each_under_a_name_of_its_own
 def test_captions_tell_the_task_and_what_came_of_it():
     texts = []
     frames = [np.zeros((100, 100, 3), np.uint8)] * 3
-    episode = FilmedEpisode(
+    episode = RecordedEpisode(
         frames,
         2,
         np.array([1.0, 2, 3, 4]),

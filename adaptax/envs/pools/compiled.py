@@ -136,7 +136,7 @@ class CompiledPool:
         self.lanes = lanes
 
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
-        arrays, kept = stacked(self.env, tasks)
+        arrays, kept = tasks_as_arrays(self.env, tasks)
         if self.task_arrays is None:
             # All lanes run, those without a task too: nulls would be no address of a model.
             self.task_arrays = {k: x[:1].repeat(self.num_slots, 0) for k, x in arrays.items()}
@@ -151,7 +151,7 @@ class CompiledPool:
             self._tasks[slot], self._kept[slot] = task, model
 
 
-def stacked(env: Env, tasks: Sequence[Task]) -> tuple[dict[str, np.ndarray], list[Any]]:
+def tasks_as_arrays(env: Env, tasks: Sequence[Task]) -> tuple[dict[str, np.ndarray], list[Any]]:
     """The parameters of tasks as arrays [K, ...], and what must live as long as these are in use.
 
     A ConfigError where the environment cannot take a step with them.

@@ -107,7 +107,7 @@ class MujocoPool:
         self._slots.require_finite(step.reward, slots, "the reward")
         self._state[where], self._obs[where] = state, step.next_obs
         self._slots.num_steps[where] += 1
-        return self._whole(where, step)
+        return self._completed(where, step)
 
     def save(self) -> PyTree:
         """The state of all slots in mid-episode, each array [P, ...], as a CompiledPool's."""
@@ -206,7 +206,7 @@ class MujocoPool:
         with jax.default_device(processor()):
             return jax.tree.map(lambda x: np.array(x)[:num], function(rows))
 
-    def _whole(self, where: slice | np.ndarray, step: Step) -> Step:
+    def _completed(self, where: slice | np.ndarray, step: Step) -> Step:
         """The whole of the step, with the time limit where the episode did not terminate."""
         last = self._slots.num_steps[where] >= self.spec.horizon
         terminated, truncated = ends(self.spec, step.terminated, step.truncated, last)
