@@ -183,6 +183,16 @@ def add(
     return _written(replace(replay, waiting=tail, waiting_rings=rings), made, rings)
 
 
+def draw_rings(replay: Replay, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Rings [*shape], with replacement, of those that hold anything; some must.
+
+    These need not be the first: an iteration that is undone may leave one empty.
+    """
+    holds = replay.sizes > 0
+    order = jnp.argsort(~holds)
+    return order[jax.random.randint(key, shape, 0, jnp.sum(holds))]
+
+
 def sample(
     replay: Replay, key: jax.Array, shape: tuple[int, ...], rings: jax.Array | None = None
 ) -> Transitions:

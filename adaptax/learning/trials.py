@@ -32,11 +32,6 @@ def with_trials(
     return add(clear(trials, rings), rows, rings), num_before + len(rows.valid)
 
 
-def drawn_rings(trials: Replay, key: jax.Array, num: int) -> jax.Array:
-    """So many rings [B], with replacement, of those that hold a trial."""
-    return jax.random.randint(key, (num,), 0, jnp.sum(trials.sizes > 0))
-
-
 def read_trials(trials: Replay, rings: jax.Array) -> tuple[Transitions, jax.Array]:
     """The steps [B, T] of the trials in rings [B], and which are valid; zeros where they are not.
 

@@ -7,7 +7,8 @@ import pytest
 
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
+from adaptax.learning.replay import clear, draw_rings
+from adaptax.learning.trials import make_trials, read_trials, with_trials
 
 SPEC, ROOM, LENGTH = EnvSpec(2, Discrete(3), 4), 5, 7
 added = jax.jit(lambda *arguments: with_trials(*arguments)[0])
@@ -62,9 +63,12 @@ def test_lanes_are_trials_whatever_member_they_belong_to():
 def test_only_trials_that_are_there_are_drawn():
     trials = make_trials(ROOM, LENGTH, SPEC, 0.9)
     trials = added(trials, jnp.int32(0), rollout(np.random.default_rng(2), members=3))
-    rings = np.asarray(drawn_rings(trials, jax.random.key(0), 300))
+    rings = np.asarray(draw_rings(trials, jax.random.key(0), (300,)))
     np.testing.assert_allclose(np.bincount(rings), 100, atol=30)
     assert rings.max() == 2
+    trials = clear(trials, jnp.array([1]))
+    rings = np.asarray(draw_rings(trials, jax.random.key(0), (3, 100)))
+    assert rings.shape == (3, 100) and set(np.unique(rings)) == {0, 2}
 
 
 def test_time_limits_are_kept_only_where_that_is_asked():

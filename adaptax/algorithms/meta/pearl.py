@@ -36,7 +36,15 @@ from adaptax.functional.masking import masked_mean
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
 from adaptax.learning.minibatches import Figures, Schedule, falling
-from adaptax.learning.replay import Replay, ReplayConfig, add, clear, make_replay, sample
+from adaptax.learning.replay import (
+    Replay,
+    ReplayConfig,
+    add,
+    clear,
+    draw_rings,
+    make_replay,
+    sample,
+)
 from adaptax.networks.critics import ensemble
 from adaptax.networks.encoders import (
     LECUN,
@@ -358,9 +366,7 @@ class PEARL(Algorithm[State, Data]):
             return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
         if data.learn:
-            shape = (config.num_updates, config.num_update_tasks)
-            num_tasks = jnp.sum(replay.sizes > 0)
-            rings = jax.random.randint(rings_key, shape, 0, num_tasks)
+            rings = draw_rings(replay, rings_key, (config.num_updates, config.num_update_tasks))
             rings = jnp.repeat(rings, config.num_context_parts, axis=0)
             learner, figures = jax.lax.scan(step, learner, rings)
             figures = jax.tree.map(jnp.mean, figures)

@@ -43,8 +43,8 @@ from adaptax.functional.returns import last_valid
 from adaptax.functional.two_hot import symlog_bins, two_hot_loss, two_hot_value
 from adaptax.learning.context import bare
 from adaptax.learning.minibatches import Figures, Schedule
-from adaptax.learning.replay import Replay
-from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
+from adaptax.learning.replay import Replay, draw_rings
+from adaptax.learning.trials import make_trials, read_trials, with_trials
 from adaptax.networks.critics import ActionValues, StochasticPolicy, ensemble
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.own import check_gives, own_or, traced
@@ -274,7 +274,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         trials, num_trials = with_trials(state.trials, state.num_trials, data)
 
         def step(learner: Learner, rings_key: jax.Array, key: jax.Array) -> tuple[Learner, Figures]:
-            rings = drawn_rings(trials, rings_key, self.config.batch_size)
+            rings = draw_rings(trials, rings_key, (self.config.batch_size,))
             return self.gradient_step(learner, self.kept(trials, rings), key)
 
         learner, figures = gradient_steps(

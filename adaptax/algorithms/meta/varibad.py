@@ -30,8 +30,8 @@ from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.functional.elbo import decoding_errors, divergences
 from adaptax.functional.masking import masked_mean
 from adaptax.learning.minibatches import ADAM, Figures, one_step, optimizer
-from adaptax.learning.replay import Replay
-from adaptax.learning.trials import drawn_rings, make_trials, read_trials, with_trials
+from adaptax.learning.replay import Replay, draw_rings
+from adaptax.learning.trials import make_trials, read_trials, with_trials
 from adaptax.networks.actor_critic import (
     ActorCritic,
     as_actor_critic,
@@ -281,7 +281,7 @@ class VariBAD(Algorithm[State, Rollout]):
 
         def loss(params: PyTree, key: jax.Array) -> tuple[jax.Array, Figures]:
             rings_key, draw_key = jax.random.split(key)
-            rings = drawn_rings(state.trials, rings_key, config.elbo_batch_size)
+            rings = draw_rings(state.trials, rings_key, (config.elbo_batch_size,))
             return self.elbo_loss(params, self.kept(state.trials, rings, moments), draw_key)
 
         start = (encoder_of(policy.params), state.decoders), state.elbo_opt_state
