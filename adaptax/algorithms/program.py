@@ -75,6 +75,8 @@ class Whole:
     """Parameters of a few tasks."""
     standing: Any = field(compare=False)
     """Shapes and types of where interaction stands; None if nothing goes on."""
+    num_listed: int | None = None
+    """Tasks that there are, if they can be listed."""
 
     def run(
         self,
@@ -189,7 +191,10 @@ def whole_of(
     if kind not in sampler.programs:
         sampler.programs[kind] = _planned(algorithm, state, sampler)
     whole: Whole = sampler.programs[kind]
-    return None if any(call.runs_apart(num_threads) for call in whole.plan.calls) else whole
+    calls = whole.plan.calls
+    if sum(call.num_episodes is None for call in calls) > 1:
+        return None  # episodes that one `steps` leaves to the next are counted on the host alone
+    return None if any(call.runs_apart(num_threads) for call in calls) else whole
 
 
 def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole:
@@ -199,7 +204,7 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
     assert env is not None
 
     def collect(state: PyTree) -> Standing | None:
-        asked = SamplerInProgram(env, None, None, example)
+        asked = SamplerInProgram(env, None, None, example, sampler.num_listed)
         algorithm.collect(state, asked)  # type: ignore[arg-type]
         plans.append(asked.plan)
         return asked.standing
@@ -209,7 +214,7 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
     steps = sum(int(np.prod(call.shape)) * call.num_steps for call in plan.calls)
     steps = max(steps * algorithm.num_cycles, 1)
     most = 1 if algorithm.in_place else int(np.clip(STEPS_OF_A_CALL // steps, 1, MOST_ITERATIONS))
-    return Whole(env, plan, most, steps, example, standing)
+    return Whole(env, plan, most, steps, example, standing, sampler.num_listed)
 
 
 @cache
@@ -259,7 +264,7 @@ def _iteration(
 
     def cycle(now: Any, draws: tuple[Draw, ...]) -> Any:
         state, standing = now
-        sampler = SamplerInProgram(whole.env, draws, standing, whole.example)
+        sampler = SamplerInProgram(whole.env, draws, standing, whole.example, whole.num_listed)
         data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
         assert sampler.plan == whole.plan
         state, metrics = _with_numbers(algorithm.update(state, data))

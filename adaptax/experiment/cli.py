@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptax.core.compilation import keep_compiled_programs
-from adaptax.core.config import to_dict
+from adaptax.core.config import merged, to_dict
 from adaptax.core.errors import (
     AdaptaxError,
     ConfigError,
@@ -239,9 +239,7 @@ def train_options(
     trainer = recipe.settings("trainer", dict.fromkeys(given)) | {"recipe": recipe.name or None}
     configs = {
         "trainer": from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}),
-        "algorithm": from_dict(
-            find_algorithm(algorithm).load()[1], recipe.algorithm_settings({}, given)
-        ),
+        "algorithm": from_dict(find_algorithm(algorithm).load()[1], recipe.algorithm),
         "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
     }
     rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]
@@ -250,7 +248,14 @@ def train_options(
         f"{command.capitalize()} {algorithm} on {suite}. The trainer's flags also go without "
         "`trainer.`."
     )
-    return recipe, parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
+    options = parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
+    if options.trainer.recipe is None and recipe.name:  # `--recipe None` asks for it, too
+        options = replace(options, trainer=replace(options.trainer, recipe=recipe.name))
+    if flag_value(flags, "--algorithm.lr_schedule") is None:
+        config = options.algorithm
+        own = merged(to_dict(config), recipe.lengths(config, given))
+        options = replace(options, algorithm=from_dict(type(config), own, where="algorithm"))
+    return recipe, options
 
 
 def sweep_command(args: list[str]) -> None:

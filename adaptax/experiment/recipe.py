@@ -108,24 +108,35 @@ class Recipe:
     ) -> dict[str, Any]:
         """Those of the algorithm, with the given ones over them.
 
-        Where `limits` end the run and do not say how many iterations it has, how long a schedule of
-        the recipe's falls is not known beforehand: as long as in the recipe's own run.
+        With the lengths of its schedules, but for one that is given.
         """
         settings = self.settings("algorithm", given)
-        limited = any(name in limits for name in LIMITS) and "num_iterations" not in limits
-        own = [self.trainer.get(name) for name in ("num_iterations", "num_steps")]
-        if not limited or own == [None, None] or "lr_schedule" in given:
+        if "lr_schedule" in given or not self._ends_otherwise(limits):
             return settings
+        config_class = find_algorithm(self.about.algorithm).load()[1]
+        config = from_dict(config_class, settings, where="algorithm")
+        return merged(settings, self.lengths(config, limits))
+
+    def lengths(self, config: Any, limits: Collection[str]) -> dict[str, Any]:
+        """How long the schedules of an algorithm's config fall, where that is by the recipe.
+
+        Where `limits` end the run and do not say how many iterations it has, that is not known
+        beforehand: as long as in the recipe's own run.
+        """
+        if not self._ends_otherwise(limits):
+            return {}
         from adaptax.learning.minibatches import iterations_within, over_the_run  # which take JAX
 
-        config = from_dict(
-            find_algorithm(self.about.algorithm).load()[1], settings, where="algorithm"
-        )
         in_steps = iterations_within(config, None, 1) is not None
-        length = iterations_within(config, *own)
+        length = iterations_within(config, *(self.trainer.get(name) for name in LIMITS[:2]))
         if length is None or (in_steps and "num_steps" in limits):
-            return settings
-        return merged(settings, _lengths(config, over_the_run(config, length)))
+            return {}
+        return _lengths(config, over_the_run(config, length))
+
+    def _ends_otherwise(self, limits: Collection[str]) -> bool:
+        """Whether it is not known how many iterations there are, but of the recipe's own run."""
+        known = any(self.trainer.get(name) is not None for name in LIMITS[:2])
+        return known and "num_iterations" not in limits and any(name in limits for name in LIMITS)
 
     def check(self, suite: str) -> None:
         """Raise a ConfigError where its settings do not exist, or are wrong."""
@@ -233,7 +244,16 @@ def _with_none(value: Any) -> Any:
     """A setting, or a table of settings, with None where a file says "None"."""
     if isinstance(value, Mapping):
         return {name: _with_none(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_none(inner) for inner in value]
     return None if value == NO_VALUE else value
+
+
+def _without_none(value: Any) -> Any:
+    """A setting as a file says it."""
+    if isinstance(value, list | tuple):
+        return [_without_none(inner) for inner in value]
+    return NO_VALUE if value is None else value
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -244,7 +264,7 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
         inner = {name: value for name, value in values.items() if isinstance(value, Mapping)}
         for name, value in values.items():
             if name not in inner:
-                lines.append(f"{name} = {json.dumps(NO_VALUE if value is None else value)}")
+                lines.append(f"{name} = {json.dumps(_without_none(value), ensure_ascii=False)}")
         lines.append("")
         if inner:
             lines.append(to_toml({f"{table}.{name}": value for name, value in inner.items()}))

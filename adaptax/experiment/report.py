@@ -50,6 +50,7 @@ from adaptax.experiment.train_command import (
     trainings,
 )
 
+BEFORE = "before training"
 MOST_PARAMETERS = 3
 """Parameters of tasks that are drawn at most."""
 
@@ -169,12 +170,14 @@ class Report:
             curves = [adaptation_curve(row, metric) for row in rows]
             named.append((group.name, over_seeds(curves), {}))
         shown = self._curves()
-        first = [run.evaluations[0] for group in self.groups for run in group.runs]
-        before = [adaptation_curve(row, metric) for row in first if row["iteration"] == 0]
-        if before:
-            style = {"color": GREY, "dash": "dot"}
-            named.append(("before training", over_seeds(before), style))
-            shown.append(("before training", GREY))
+        # A group each: their agents before training differ, and equal ones are no more seeds.
+        for group in self.groups:
+            first = [run.evaluations[0] for run in group.runs]
+            before = [adaptation_curve(row, metric) for row in first if row["iteration"] == 0]
+            if before:
+                name = BEFORE if len(self.groups) == 1 else f"{group.name}, {BEFORE}"
+                named.append((name, over_seeds(before), {"color": GREY, "dash": "dot"}))
+                shown += [] if (BEFORE, GREY) in shown else [(BEFORE, GREY)]
         self.figures["adaptation"] = curves_figure(named, "episode on a new task", metric)
         self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
         words = tasks_of([run for group in self.groups for run in group.runs])

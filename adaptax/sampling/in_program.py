@@ -126,13 +126,17 @@ class SamplerInProgram:
         draws: tuple[Draw, ...] | None,
         standing: Standing | None,
         example: TaskArrays,
+        num_listed: int | None = None,
     ) -> None:
-        """Without `draws` it only finds out the plan; `example` are parameters of some tasks."""
+        """Without `draws` it only finds out the plan; `example` are parameters of some tasks.
+
+        `num_listed` tasks are all that there are, if they can be listed.
+        """
         self.env, self.spec = env, env.spec
         self.standing = standing
         """What `steps` goes on from; None before the first."""
         self.outcomes: list[Outcome] = []
-        self._draws, self._example = draws, example
+        self._draws, self._example, self._num_listed = draws, example, num_listed
         self._requests: list[tuple[str, int]] = []
         self._calls: list[Call] = []
         self._num_tasks = 0
@@ -147,7 +151,8 @@ class SamplerInProgram:
         return self._requested("sample_tasks", n)
 
     def fixed_tasks(self, n: int) -> tuple[Any, ...]:
-        """The tasks of an algorithm that always trains on the same ones."""
+        """The tasks of an algorithm that always trains on the same ones, all of fewer."""
+        n = n if self._num_listed is None else min(n, self._num_listed)
         return self._requested("fixed_tasks", n)
 
     def tasks_of_iteration(self, n: int) -> tuple[Any, ...]:

@@ -102,8 +102,7 @@ class Sampler:
         n of them, or all where fewer are listed.
         """
         check_task_count(n, self.spec.num_classes)
-        listed = self.tasks.tasks
-        n = n if listed is None else min(n, len(listed))
+        n = n if self.num_listed is None else min(n, self.num_listed)
         return self.tasks.sample(named_generator(self.seed, self.stream, "fixed tasks"), n)
 
     def episodes(
@@ -159,6 +158,12 @@ class Sampler:
     def num_threads(self) -> int:
         """Threads among which the lanes of a compiled environment are shared out."""
         return self._pool(1).num_threads  # type: ignore[attr-defined]
+
+    @property
+    def num_listed(self) -> int | None:
+        """Tasks that there are; None where they cannot be listed."""
+        listed = self.tasks.tasks
+        return None if listed is None else len(listed)
 
     def example_tasks(self) -> TaskArrays:
         """Parameters of a few tasks [K, ...], as programs take them."""

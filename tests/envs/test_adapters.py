@@ -12,6 +12,7 @@ import pytest
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_generator
 from adaptax.envs.env import episode_key
+from adaptax.envs.suites.adapters.gymnax_ids import suite_of
 from adaptax.experiment import cli
 from adaptax.experiment.build import make_suite
 from adaptax.sampling.actors import UniformActor
@@ -84,6 +85,15 @@ def test_a_time_limit_of_gymnax_truncates():
     assert np.all(rollout.truncated[..., -1]) and not np.any(rollout.terminated)
     ends = rollout_of(make_suite("gymnax:CartPole-v1"))
     assert np.all(np.any(ends.terminated, -1)) and not np.any(ends.truncated)
+
+
+@pytest.mark.parametrize("name", ["Asterix", "Breakout", "Freeway", "SpaceInvaders"])
+def test_a_time_limit_that_an_environment_writes_down_truncates_too(name):
+    gymnax = pytest.importorskip("gymnax")
+    env, params = gymnax.make(f"{name}-MinAtar")
+    rollout = rollout_of(suite_of(name, env, params.replace(max_steps_in_episode=4)))
+    assert rollout.reward.shape[-1] == 4
+    assert np.all(rollout.truncated[..., -1]) and not np.any(rollout.terminated)
 
 
 SMALL_XLAND = {"num_train_tasks": 6, "num_test_tasks": 3, "horizon": 60}

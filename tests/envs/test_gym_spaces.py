@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous, MultiDiscrete
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.pools.gym_spaces import action_decoder, observation_encoder
@@ -96,4 +97,13 @@ def test_a_pool_takes_multi_discrete_actions_and_shows_dicts():
 
 def test_scalar_boxes_are_single_numbers():
     assert observation_encoder(spaces.Box(0, 1, ()))[0] == 1
-    assert action_decoder(spaces.Box(-2.0, 2.0, (), np.float32))[0] == Continuous(1)
+    action, decode = action_decoder(spaces.Box(-2.0, 2.0, (), np.float32))
+    assert action == Continuous(1)
+    assert decode(np.array([0.5], np.float32)) == np.float32(1.0)
+    np.testing.assert_array_equal(decode(np.array([[0.5], [-1.0]], np.float32)), [1.0, -2.0])
+
+
+@pytest.mark.parametrize("bound", [np.inf, 1e308, 3e38])
+def test_bounds_of_actions_beyond_all_numbers_are_none(bound):
+    with pytest.raises(ConfigError, match="are unbounded"):
+        action_decoder(spaces.Box(-bound, bound, (2,), np.float64))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from counting import Counting, Forgiving, Random, sync
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
@@ -125,6 +125,36 @@ def test_every_mode_gives_the_data_of_single_environments(
     found = zip(rollouts(vector, num_lanes), rollouts(single, num_lanes), strict=True)
     for got, expected in found:
         assert_same(got, expected)
+
+
+class Moving(gymnasium.Env):
+    """A goal that moves by one, in place, at every step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal = options["goal"]
+        return self.goal.astype(np.float32), {}
+
+    def step(self, action):
+        self.goal += 1.0
+        return self.goal.astype(np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lanes_do_not_share_what_a_task_says(mode):
+    def make_vec(num_envs):
+        return SyncVectorEnv([Moving] * num_envs, autoreset_mode=mode)
+
+    tasks = [{"goal": np.array([10.0])}, {"goal": np.array([50.0])}]
+    suite = vector_suite("moving", make_vec, train=tasks, horizon=3)
+    rollout = rollouts(suite, 3)[0]
+    starts = np.array([task["goal"] for task in tasks])[:, None]
+    expected = np.broadcast_to(starts + np.arange(3), (2, 3, 3))
+    found = np.sort(np.asarray(rollout.obs)[..., :3, 0], axis=0)
+    np.testing.assert_array_equal(found, expected)
 
 
 def native_suite(mode: AutoresetMode, horizon: int = 9):

@@ -112,6 +112,28 @@ def test_a_schedule_falls_as_in_the_recipes_run_where_an_end_is_not_in_iteration
     assert recipe.algorithm_settings(given, ["max_seconds"]) == given
 
 
+@pytest.mark.parametrize(
+    ("flags", "settings", "length"),
+    [
+        ([], {}, 2400),
+        (["--algorithm.num-epochs", "1"], {"num_epochs": 1}, 300),
+        (["--algorithm.lr-schedule", "cosine"], {"lr_schedule": "cosine"}, None),
+        (["--algorithm.lr-schedule-steps", "9"], {"lr_schedule_steps": 9}, 9),
+    ],
+)
+def test_the_command_line_has_a_schedule_fall_as_python_does(flags, settings, length):
+    pair = {"algorithm": "rl2-ppo", "suite": "half-cheetah-vel"}
+    found = options("--max-seconds", "60", *flags, **pair).algorithm
+    python = find_recipe(None, *pair.values()).algorithm_settings(settings, ["max_seconds"])
+    assert found.lr_schedule_steps == python.get("lr_schedule_steps") == length
+
+
+def test_a_recipe_that_is_asked_for_as_none_is_on_record():
+    found = options("--recipe", "None", algorithm="a2c").trainer
+    assert found.recipe == "a2c-classic"
+    assert options("--recipe", "none", algorithm="a2c").trainer.recipe == "none"
+
+
 def test_a_pairs_own_recipe_is_taken_unless_told_otherwise(monkeypatch):
     mine = Recipe("mine", About("reinforce", ("cart*",)), {"lr": 0.1})
     nearer = Recipe("nearer", About("reinforce", ("cartpole",)), {"lr": 0.2})
@@ -181,13 +203,13 @@ def test_list_tells_recipes(capsys):
 
 def test_toml_of_a_recipe_is_read_back(tmp_path):
     tables = {
-        "recipe": {"algorithm": "ppo", "suites": ["cartpole"], "source": 'a "sweep"'},
-        "algorithm": {"lr": 1e-5, "critic": {"lr": None}, "max_grad_norm": None},
+        "recipe": {"algorithm": "ppo", "suites": ["cartpole"], "source": 'a "sweep" \U0001f600'},
+        "algorithm": {"lr": 1e-5, "critic": {"lr": None}, "max_grad_norm": None, "x": [1, None]},
         "trainer": {"num_steps": 5, "patience": None},
     }
     path = tmp_path / "own.toml"
     path.write_text(to_toml(tables))
     recipe = read_recipe(path, "own")
-    assert recipe.about == About("ppo", ("cartpole",), 'a "sweep"')
+    assert recipe.about == About("ppo", ("cartpole",), 'a "sweep" \U0001f600')
     assert recipe.algorithm == tables["algorithm"] and recipe.trainer == tables["trainer"]
     assert dataclasses.replace(recipe, name="x").to_dict()["settings"]["suite"] == {}

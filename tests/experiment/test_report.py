@@ -154,7 +154,10 @@ def test_figures_hold_what_the_runs_tell(page):
     goals = [f for f in figures.values() if f["layout"]["xaxis"]["title"]["text"] == "goal[0]"]
     np.testing.assert_allclose(goals[0]["data"][0]["marker"]["color"], SCORES.mean(axis=0))
     assert figures["classes"]["data"][0]["y"] == ["kind-0", "kind-1"]
-    assert "before training" in [trace.get("name") for trace in figures["adaptation"]["data"]]
+    names = [trace.get("name") for trace in figures["adaptation"]["data"]]
+    assert [name for name in names if name.endswith("before training")] == [
+        f"{group}, before training" for group in dict.fromkeys(names[: len(names) // 2])
+    ]
 
 
 def test_every_figure_has_a_name_and_every_curve_a_box(page):

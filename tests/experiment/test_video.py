@@ -145,6 +145,25 @@ def test_an_environment_that_renders_is_filmed_without_opengl_as_it_is(lamps, tm
     assert (number, seconds) == (6, pytest.approx(0.3, abs=0.06))
 
 
+def test_an_environment_is_filmed_as_what_makes_it_made_it():
+    def make_env():
+        env = gymnasium.make("CartPole-v1")
+        env.unwrapped.gravity = env.unwrapped.force_mag = 1.0
+        return env
+
+    suite = gym_suite("slow", make_env)
+    pool = suite.make_pool(1)
+    pool.make_drawable()
+    slots, num_steps, over = np.array([0]), 0, False
+    pool.reset(slots, np.array([3], np.uint32), suite.train.tasks[:1])
+    while not over:
+        over, num_steps = bool(pool.step(slots, np.array([1])).terminated[0]), num_steps + 1
+    picture = pool.picture(0)
+    pool.close()
+    assert num_steps == 30  # 10 in the one that is registered
+    assert picture.ndim == 3 and picture.dtype == np.uint8
+
+
 def test_a_run_whose_callbacks_are_not_here_is_filmed_and_shared(lamps, tmp_path):
     lamps(render_mode="rgb_array")
     config = tmp_path / "run" / "config.json"

@@ -12,11 +12,14 @@ from entries import quick_for
 from small import SMALL_SUITE
 from toys import cliff_suite, fingerprint, point_suite, small_agent, train_sampler
 
+from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.program import stacked, unstacked, whole_of
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import NotFinite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten
+from adaptax.experiment.build import make_suite
+from adaptax.sampling.actors import UniformActor
 
 CYCLE_BY_CYCLE = {"pearl", "cma-es"}
 """Algorithms whose iterations are not one program."""
@@ -151,3 +154,63 @@ def test_a_fault_within_a_whole_iteration_says_where_it_was(name):
     with pytest.raises(NotFinite, match=r"slot \d+, step 6, task '.*': the reward is not finite"):
         for _ in range(9):
             state, _ = algorithm.iteration(state, sampler)
+
+
+class Collecting(Algorithm):
+    """Learns nothing; `collects` says what of the sampler it asks for."""
+
+    name = "collecting"
+    collects_in_program = True
+
+    def __init__(self, suite, collects):
+        super().__init__(None, suite.spec)
+        self.collects = collects
+
+    def init(self, key):
+        return {}
+
+    def collect(self, state, sampler):
+        return self.collects(sampler, self.actor(state))
+
+    def update(self, state, data):
+        return state, {"sum": jnp.sum(data.obs, where=data.valid[..., None])}
+
+    def actor(self, state, *, deterministic=False):
+        return UniformActor(self.spec.action)
+
+
+def rows_of(algorithm, suite, num: int = 4):
+    sampler, rows = train_sampler(suite), []
+    for _ in range(num):
+        _, metrics = algorithm.iteration({}, sampler)
+        rows.append({**metrics, **sampler.statistics.take()})
+    return rows
+
+
+def alone_and_in_a_program(suite, collects):
+    algorithm = Collecting(suite, collects)
+    found = [rows_of(algorithm, suite)]
+    algorithm.collects_in_program = False
+    return [*found, rows_of(algorithm, suite)]
+
+
+def test_episodes_that_steps_leaves_to_the_next_steps_count_as_they_are():
+    suite = point_suite()
+
+    def collects(sampler, actor):
+        tasks = sampler.fixed_tasks(2)
+        sampler.steps(actor, tasks, 3, 7)
+        return sampler.steps(actor, tasks, 3, 9)
+
+    assert_close(*alone_and_in_a_program(suite, collects))
+
+
+def test_an_algorithm_that_asks_for_more_fixed_tasks_than_there_are_has_all_of_them():
+    suite = make_suite("point-corners")
+    assert len(suite.train.tasks) == 4
+
+    def collects(sampler, actor):
+        sampler.fixed_tasks(8)
+        return sampler.episodes(actor, sampler.sample_tasks(4), 1, 1)
+
+    assert_close(*alone_and_in_a_program(suite, collects))

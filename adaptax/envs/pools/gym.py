@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import gymnasium
@@ -88,7 +90,7 @@ class GymPool:
 
     def __init__(self, make_env: MakeEnv, spec: EnvSpec, num_slots: int) -> None:
         check(num_slots > 0, f"num_slots must be greater than 0, not {num_slots}")
-        self.spec, self.num_slots = spec, num_slots
+        self.spec, self.num_slots, self._make_env = spec, num_slots, make_env
         self._log = EpisodeLog(self.spec, num_slots)
         self._at_work, self._envs = AT_WORK.get(), list[gymnasium.Env[Any, Any]]()
         with closed_on_error(self):
@@ -155,12 +157,22 @@ class GymPool:
         return (env.model, env.data) if simulated else None
 
     def make_drawable(self) -> None:
-        """Have environments that Gymnasium knows by an id render pictures; before any reset."""
+        """Have environments render pictures, those that can; before any reset.
+
+        One that `gymnasium.make` alone has made is made anew for it; another might come out
+        otherwise, and is told to.
+        """
+        by_id = isinstance(self._make_env, partial) and self._make_env.func is gymnasium.make
         for slot, env in enumerate(self._envs):
             modes = env.metadata.get("render_modes", [])
-            if env.spec is not None and env.render_mode is None and "rgb_array" in modes:
+            if env.render_mode is not None or "rgb_array" not in modes:
+                continue
+            if by_id:
                 close_quietly(env)
-                self._envs[slot] = gymnasium.make(env.spec, render_mode="rgb_array")
+                self._envs[slot] = self._make_env(render_mode="rgb_array")  # type: ignore[call-arg]
+            else:
+                with suppress(AttributeError):  # which `render` then says by giving no picture
+                    env.unwrapped.render_mode = "rgb_array"
 
     def picture(self, slot: int) -> Any:
         """What the environment of a slot renders."""

@@ -18,6 +18,8 @@ PICTURE_NDIM = 3
 """A Box of bytes with so many axes is a picture."""
 BRIGHTEST = 255
 """The highest byte of a plane that is a picture, and no table."""
+UNBOUNDED = 1e30
+"""A bound of actions from which on it is none."""
 LEAST_SIDE = 8
 """Pixels of a side from which on a plane of bytes is a picture, and no table."""
 Encoder = Callable[[Any], np.ndarray]
@@ -92,7 +94,7 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
             f"actions of {space} are not supported: "
             "adaptax takes a Discrete, a MultiDiscrete or a Box of floats"
         )
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    if not max(np.abs(space.low).max(), np.abs(space.high).max()) < UNBOUNDED:
         raise ConfigError(
             f"actions of {space} are unbounded: adaptax scales [-1, 1] to finite bounds; "
             "wrap the environment in gymnasium.wrappers.TransformAction with a bounded Box"
@@ -105,7 +107,7 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
         if not np.isfinite(action).all():
             raise ValueError(f"the action {action} is not finite")
         clipped = np.minimum(np.maximum(action, -1.0), 1.0)  # np.clip takes twice as long
-        shaped = clipped.reshape(*action.shape[:-1], *space.shape)
+        shaped = clipped.reshape((*action.shape[:-1], *space.shape))
         scaled: np.ndarray = centre + half_range * shaped
         # In float64 the ends come out a rounding beside the bounds.
         return np.minimum(np.maximum(scaled, low), high).astype(space.dtype)

@@ -117,10 +117,13 @@ class VectorLanes:
         """Which of the tasks' lanes one call can reset.
 
         Options are for all its lanes; and so is a seed, but where a list of them is understood.
+        Lanes of one process would have the very same options, which each may keep and change.
         """
         groups: dict[int, list[int]] = {}
+        in_process = isinstance(self.vec.unwrapped, SyncVectorEnv)
         for i, task in enumerate(tasks):
-            groups.setdefault(id(task) if self._takes_seeds else i, []).append(i)
+            together = self._takes_seeds and not (in_process and task.params)
+            groups.setdefault(id(task) if together else i, []).append(i)
         return list(groups.values())
 
 

@@ -41,9 +41,9 @@ class GymnaxConfig:
 
 @dataclass(frozen=True, eq=False)
 class GymnaxEnv:
-    """An environment with gymnax's interface: `reset_env`, `step_env`, `is_terminal` and spaces.
+    """An environment with gymnax's interface: `reset_env`, `step_env` and spaces.
 
-    Episodes end by `is_terminal` without its time limit, which is the horizon's.
+    Episodes end as they do without a time limit, which is the horizon's.
     """
 
     env: Any
@@ -79,12 +79,15 @@ class GymnaxEnv:
             low, high = self._bounds
             centre, half = (low + high) / 2, (high - low) / 2
             action = (centre + half * jnp.clip(action, -1.0, 1.0)).reshape(self._action_shape)
-        obs, state, reward, done, _ = self.env.step_env(key, state, action, self.params)
-        over = jnp.asarray(self.env.is_terminal(state, _without_limit(self.params)), bool)
+        unlimited = _without_limit(self.params)
+        # The same step without a limit: some write into their state that an episode is over, the
+        # limit included, so that this state does not tell why.
+        *_, over, _ = self.env.step_env(key, state, action, unlimited)
+        obs, state, reward, _, _ = self.env.step_env(key, state, action, self.params)
         step = Step(
             reward=jnp.asarray(reward, jnp.float32).reshape(()),
             next_obs=self._flat(obs),
-            terminated=(jnp.asarray(done, bool) & over).reshape(()),
+            terminated=jnp.asarray(over, bool).reshape(()),
         )
         return state, step
 
