@@ -31,7 +31,7 @@ NAMES = {
     ),
     *("Algorithm", "Env", "Step", "Rollout", "EnvSpec", "Continuous", "Discrete", "MultiDiscrete"),
     *("TaskList", "TaskRange", "compiled_suite", "vector_suite"),
-    *("Callback", "EarlyStopping", "TensorBoard", "WandB", "MLflow", "Trackio"),
+    *("AdaptaxError", "Callback", "EarlyStopping", "TensorBoard", "WandB", "MLflow", "Trackio"),
 }
 TIMED = """
 import time
@@ -55,6 +55,12 @@ def test_import_is_quick_and_loads_nothing_heavy():
     answers = [answer(TIMED) for _ in range(3)]
     assert [heavy for _, *heavy in answers] == [[], [], []]
     assert min(float(seconds) for seconds, *_ in answers) < 0.2
+
+
+def test_all_public_names_can_be_imported_at_once():
+    found = {}
+    exec("from adaptax import *", found)
+    assert found.keys() - {"__builtins__"} == set(dir(adaptax)) - {"__version__"}
 
 
 def test_every_algorithm_and_its_config_is_a_public_name():

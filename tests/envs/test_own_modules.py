@@ -112,7 +112,7 @@ def test_workers_import_it_too(inside):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("gym:own_world:Other-v0", "unknown Gymnasium environment 'own_world:Other-v0'"),
+        ("gym:own_world:Other-v0", "unknown Gymnasium environment 'Other-v0'"),
         ("gym:no_such_world:X-v0", "the module 'no_such_world' cannot be imported"),
         ("gym:own_broken:X-v0", "cannot be imported: SystemExit: 3"),
         ("gym:../own_world:X-v0", "'../own_world' names no module"),
