@@ -85,7 +85,7 @@ def test_half_cheetah_example_with_trpo_tells_four_episodes(tmp_path, capsys):
 @pytest.mark.slow
 def test_half_cheetah_example_with_meta_test_writes_test_episodes(tmp_path):
     run_dir = tmp_path / "run"
-    with pytest.warns(UserWarning, match="5 episodes on a task are more than the 4"):
+    with pytest.warns(UserWarning, match="6 episodes on a task are more than the 4"):
         example("rl2_ppo_half_cheetah_meta_test").main(1, 8, 5, 2, run_dir=str(run_dir))
     row = read_rows(run_dir / "evaluations.jsonl")[-1]
     assert (row["num_tasks"], len(row["episodes"])) == (5, 5)
