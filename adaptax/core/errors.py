@@ -69,10 +69,8 @@ def out_of_memory(error: BaseException) -> bool:
 def check_kind(given: Any, kind: type, what: str) -> None:
     """Raise a ConfigError where what takes an object of a class is given something else."""
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    said = f"{what} takes {article} {kind.__name__}"
-    if isinstance(given, type):
-        check(condition=False, message=f"{said}, not the class {given.__name__}")
-    check(isinstance(given, kind), f"{said}, not {reprlib.repr(given)}")
+    found = f"the class {given.__name__}" if isinstance(given, type) else reprlib.repr(given)
+    check(isinstance(given, kind), f"{what} takes {article} {kind.__name__}, not {found}")
 
 
 def check(condition: bool, message: str) -> None:

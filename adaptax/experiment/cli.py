@@ -251,9 +251,10 @@ def train_options(
     options = parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
     if options.trainer.recipe is None and recipe.name:  # `--recipe None` asks for it, too
         options = replace(options, trainer=replace(options.trainer, recipe=recipe.name))
-    if flag_value(flags, "--algorithm.lr_schedule") is None:
-        config = options.algorithm
-        own = merged(to_dict(config), recipe.lengths(config, given))
+    config = options.algorithm
+    lengths = recipe.lengths(config, given)
+    if lengths and flag_value(flags, "--algorithm.lr_schedule") is None:
+        own = merged(to_dict(config), lengths)
         options = replace(options, algorithm=from_dict(type(config), own, where="algorithm"))
     return recipe, options
 

@@ -177,7 +177,8 @@ class Report:
             if before:
                 name = BEFORE if len(self.groups) == 1 else f"{group.name}, {BEFORE}"
                 named.append((name, over_seeds(before), {"color": GREY, "dash": "dot"}))
-                shown += [] if (BEFORE, GREY) in shown else [(BEFORE, GREY)]
+        if len(named) > len(self.groups):
+            shown.append((BEFORE, GREY))
         self.figures["adaptation"] = curves_figure(named, "episode on a new task", metric)
         self.figures["adaptation"]["layout"]["xaxis"]["dtick"] = max(1, len(named[0][1].x) // 10)
         words = tasks_of([run for group in self.groups for run in group.runs])

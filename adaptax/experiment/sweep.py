@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict, to_dict
+from adaptax.core.config import check_types, from_dict, to_dict
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
@@ -159,11 +159,7 @@ def make_plan(
     )
     metrics = get_args(Metric)
     check(plan.metric in metrics, f"metric must be one of {metrics}, not {plan.metric!r}")
-    for kind, names in ((int, ("num_trials", "num_processes")), (bool, ("prune",))):
-        for name in names:
-            value = getattr(plan, name)
-            fits = type(value) is kind or (value is None and name == "num_processes")
-            check(fits, f"{name}: expected {kind.__name__}, not {value!r}")
+    check_types(plan, "sweep")
     check(plan.num_trials > 0, f"trials must be greater than 0, not {plan.num_trials}")
     at_once = plan.num_processes is None or plan.num_processes > 0
     check(at_once, f"num_processes must be greater than 0, not {plan.num_processes}")

@@ -44,9 +44,10 @@ def own_or(default: Networks, networks: Networks | None) -> Networks:
 
 def own_policy(default: Any, networks: Any, spec: EnvSpec) -> Any:
     """As `own_or`, observations [..., O] -> a distribution over actions."""
+    own = own_or(default, networks)
     if networks is not None:
-        check_gives("networks", own_or(default, networks), [(spec.observation_size,)], spec.action)
-    return own_or(default, networks)
+        check_gives("networks", own, [(spec.observation_size,)], spec.action)
+    return own
 
 
 def check_module(name: str, network: Any) -> None:
