@@ -43,7 +43,13 @@ OUT = ROOT / "results" / "recipes"
 RUNS = ROOT / "runs" / "recipes"
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "sb3_zoo.py"
-ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
+ZOO = {
+    "cartpole": "CartPole-v1",
+    "pendulum": "Pendulum-v1",
+    "half-cheetah": "HalfCheetah-v5",
+    "hopper": "Hopper-v5",
+    "walker": "Walker2d-v5",
+}
 """Environments of suites that are not called gym:ID."""
 MIN_SEEDS = 3
 """Fewer are no figure."""
@@ -56,6 +62,12 @@ def pairs(options: argparse.Namespace) -> list[tuple[Recipe, str]]:
     chosen = [r for name, r in all_recipes().items() if not options.names or name in options.names]
     every = [(recipe, suite) for recipe in chosen for suite in recipe.about.suites]
     return [(r, suite) for r, suite in every if not options.suites or suite in options.suites]
+
+
+def peer_of(recipe: Recipe, suite: str) -> tuple[str, str]:
+    """The algorithm and environment of Stable-Baselines3 that a recipe on a suite stands beside."""
+    algorithm = recipe.about.algorithm
+    return SAME.get(algorithm, algorithm), ZOO.get(suite, suite.removeprefix("gym:"))
 
 
 def path_of(recipe: Recipe, suite: str, seed: int, folder: Path = OUT) -> Path:
@@ -178,8 +190,7 @@ def peers(options: argparse.Namespace) -> None:
     """Stable-Baselines3 on the chosen recipes' algorithms and suites."""
     work = []
     for recipe, suite in pairs(options):
-        algorithm = SAME.get(recipe.about.algorithm, recipe.about.algorithm)
-        env_id = ZOO.get(suite, suite.removeprefix("gym:"))
+        algorithm, env_id = peer_of(recipe, suite)
         for seed in options.seeds:
             path = OUT / f"zoo.{algorithm}.{env_id}.{seed}.json"
             if not path.exists():

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import re
+import sys
 import textwrap
 import types
 from collections.abc import Iterator
@@ -22,13 +23,14 @@ from adaptax.experiment.recipe import TABLES, Measured, Recipe, all_recipes
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.trainer import TrainerConfig
 
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from recipes import peer_of
+
 REFERENCE = Path(__file__).parent / "reference.md"
 RECIPES = Path(__file__).parent / "recipes.md"
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 EXAMPLES = Path(__file__).parent.parent / "examples" / "notebooks"
 RESULTS = Path(__file__).parent.parent / "results" / "recipes"
-ZOO = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
-"""Environments of Stable-Baselines3 whose suites are not called gym:ID."""
 
 INTRODUCTION = """\
 # Reference: every setting
@@ -210,8 +212,7 @@ def _with_interval(*figures: float) -> str:
 
 def _zoo(recipe: Recipe, suite: str) -> list[str]:
     """Stable-Baselines3's return and steps, empty where it was not run on three seeds."""
-    env_id = ZOO.get(suite, suite.removeprefix("gym:"))
-    algorithm = {"ppo2": "ppo"}.get(recipe.about.algorithm, recipe.about.algorithm)
+    algorithm, env_id = peer_of(recipe, suite)
     paths = sorted(RESULTS.glob(f"zoo.{algorithm}.{env_id}.*.json"))
     runs = [json.loads(path.read_text()) for path in paths]
     if len(runs) < 3:

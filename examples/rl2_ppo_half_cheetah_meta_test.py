@@ -11,7 +11,7 @@ from adaptax import EvaluatorConfig, Trainer, TrainerConfig, make_algorithm, mak
 def main(
     num_iterations: int = 200,
     meta_batch_size: int = 10,
-    num_exploration_episodes: int = 10,
+    num_episodes_before_test: int = 10,
     num_test_episodes: int = 10,
     seed: int = 1,
     run_dir: str = "runs/rl2-ppo-half-cheetah-meta-test",
@@ -37,7 +37,7 @@ def main(
     # More episodes of exploration than were trained: a warning says so. 3 or 4 do better.
     protocol = EvaluatorConfig(
         num_tasks=5,
-        num_episodes=num_exploration_episodes,
+        num_episodes=num_episodes_before_test,
         num_test_episodes=num_test_episodes,
     )
     config = TrainerConfig(

@@ -23,14 +23,14 @@ def permit(module: str | None) -> None:
     if module is None:
         return
     check(all(part.isidentifier() for part in module.split(".")), f"{module!r} names no module")
-    os.environ[VARIABLE] = ":".join(dict.fromkeys([*_typed(), module]))
+    os.environ[VARIABLE] = ":".join(dict.fromkeys([*typed_modules(), module]))
 
 
 def import_permitted(module: str, what: str) -> None:
     """Import the module that `what` needs; a ConfigError where nobody has asked for it."""
     if module in sys.modules:
         return
-    typed = module in _typed()
+    typed = module in typed_modules()
     packaged = any(p.module == module for group in GROUPS for p in entry_points(group=group))
     check(
         typed or packaged,
@@ -47,5 +47,6 @@ def import_permitted(module: str, what: str) -> None:
         ) from error
 
 
-def _typed() -> list[str]:
+def typed_modules() -> list[str]:
+    """The modules that were typed in this process or for it."""
     return [name for name in os.environ.get(VARIABLE, "").split(":") if name]

@@ -94,8 +94,8 @@ class EnvSpec:
     """Height, width and channels where an observation is a picture, row by row with the channels
     innermost, its values in [0, 1]: networks then begin with convolutions. None: numbers."""
     binary: bool = field(default=False, kw_only=True)
-    """Whether observations are zeros and ones: rollouts of a compiled environment then hold bools,
-    of a quarter the size."""
+    """Whether observations are zeros and ones, as bools or integers: rollouts of a compiled
+    environment then hold bools, of a quarter the size."""
     info_names: tuple[str, ...] = ()
     """Per-step figures of the pool, found in a rollout as `extras["info/NAME"]`."""
 

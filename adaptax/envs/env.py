@@ -77,7 +77,8 @@ def reset_lanes(env: Env, tasks: TaskArrays, seed: jax.Array) -> Lanes:
     """Start an episode from each seed [P], with task parameters [P, ...]."""
 
     def start(one_seed: jax.Array, task: TaskArrays) -> tuple[PyTree, jax.Array]:
-        return env.reset(episode_key(one_seed, 0), task)
+        state, obs = env.reset(episode_key(one_seed, 0), task)
+        return state, jnp.asarray(obs)
 
     state, obs = jax.vmap(start)(seed, tasks)
     return Lanes(state, as_kept(env.spec, obs), seed, jnp.zeros(seed.shape, jnp.int32))
@@ -100,7 +101,8 @@ def step_lanes(
     def advance(
         seed: jax.Array, t: jax.Array, state: PyTree, a: jax.Array, task: TaskArrays
     ) -> tuple[PyTree, Step]:
-        return env.step(episode_key(seed, t), state, a, task)
+        state, step = env.step(episode_key(seed, t), state, a, task)
+        return state, replace(step, next_obs=jnp.asarray(step.next_obs))
 
     state, step = jax.vmap(advance)(lanes.seed, steps, lanes.state, clipped, tasks)
     over, cut = (x if x is None else x.astype(bool) for x in (step.terminated, step.truncated))

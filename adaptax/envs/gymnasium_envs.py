@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from adaptax.core.config import from_dict
-from adaptax.core.errors import EnvironmentFault, check, unknown_name
+from adaptax.core.errors import check, unknown_name
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.locomotion import ant, half_cheetah, hopper, humanoid, swimmer, walker
 from adaptax.envs.task import Task, plain_params
@@ -66,7 +66,7 @@ class LocomotionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         for name in settings.keys() - first.params.keys():
             raise unknown_name("setting", name, [*names - {"horizon"}, *first.params])
         self._task = _changed(first, settings)
-        self._pool, self._running = suite.make_pool(1), False
+        self._pool = suite.make_pool(1)
         spec = suite.spec
         shape = (spec.observation_size,)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
@@ -81,17 +81,13 @@ class LocomotionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             seed = int(self.np_random.integers(2**32))
         task = _changed(self._task, options or {})
         obs = self._pool.reset(FIRST_SLOT, np.array([seed % 2**32], np.uint32), [task])[0]
-        self._running = True
         return obs, {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Act; the time limit is left to Gymnasium."""
-        if not self._running:  # a CompiledPool knows the horizon's end only
-            raise EnvironmentFault("no running episode: reset it first")
         result = self._pool.step(FIRST_SLOT, np.asarray(action)[None])
         info = {name: float(values[0]) for name, values in result.info.items()}
         reward, terminated = float(result.reward[0]), bool(result.terminated[0])
-        self._running = not terminated
         return result.next_obs[0], reward, terminated, False, info
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from adaptax.core.config import is_integer
 from adaptax.core.errors import check
 from adaptax.envs.pools.process_crew import ProcessCrew, check_can_be_sent
 from adaptax.envs.pools.ray_crew import RayCrew
@@ -15,18 +16,24 @@ PLACES = ("num_workers", "num_ray_actors")
 """Settings of suites that say where their environments run; 0 is in this process."""
 
 
-def placed(suite: Suite, num_workers: int = 0, num_ray_actors: int = 0) -> Suite:
-    """The suite with its environments in worker processes or in Ray actors.
-
-    0 of both leaves them in this process. Wherever they are, the data are the same.
-    """
-    check(num_workers >= 0, f"num_workers must not be negative, but is {num_workers}")
-    check(num_ray_actors >= 0, f"num_ray_actors must not be negative, but is {num_ray_actors}")
+def check_places(num_workers: int, num_ray_actors: int) -> None:
+    """Raise a ConfigError unless at most one of them is a number of places, and the other 0."""
+    for name, number in (("num_workers", num_workers), ("num_ray_actors", num_ray_actors)):
+        check(is_integer(number), f"{name} must be a whole number, not {number!r}")
+        check(number >= 0, f"{name} must not be negative, but is {number}")
     check(
         not (num_workers and num_ray_actors),
         f"num_workers {num_workers} and num_ray_actors {num_ray_actors}: environments run in "
         "worker processes of this machine or in Ray actors; leave one of the two at 0",
     )
+
+
+def placed(suite: Suite, num_workers: int = 0, num_ray_actors: int = 0) -> Suite:
+    """The suite with its environments in worker processes or in Ray actors.
+
+    0 of both leaves them in this process. Wherever they are, the data are the same.
+    """
+    check_places(num_workers, num_ray_actors)
     if not (num_workers or num_ray_actors):
         return suite
     if num_workers:

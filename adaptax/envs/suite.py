@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.spec import EnvSpec, check_horizon, spec_to_dict
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
+
+DRAWN = 256
+"""Of training tasks that cannot be listed, those that test tasks are compared with."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,11 @@ class Suite:
 
     @cached_property
     def held_out(self) -> bool:
-        """Whether no test task is one of the training tasks, as far as these can be listed."""
-        trained = {_params_text(task) for task in self.train.tasks or ()}
+        """Whether no test task is one of the training tasks; of those without a list, of many."""
+        drawn = self.train.tasks
+        if drawn is None and self.test.tasks is not None:
+            drawn = self.train.sample(np.random.default_rng(0), DRAWN)
+        trained = {_params_text(task) for task in drawn or ()}
         return not any(_params_text(task) in trained for task in self.test.tasks or ())
 
     def check_made_for(self, spec: EnvSpec) -> None:
@@ -79,4 +87,7 @@ def within_limits(horizon: int | None, limits: Iterable[int | None], env: Any) -
 
 
 def _params_text(task: Task) -> str:
-    return json.dumps(task.plain()[2], sort_keys=True)
+    """A task's parameters; 1 and 1.0, of whatever precision, are one number."""
+    params = {name: np.asarray(value) for name, value in task.params.items()}
+    alike = {k: x if x.dtype.kind == "U" else x.astype(np.float32) for k, x in params.items()}
+    return json.dumps({name: x.tolist() for name, x in alike.items()}, sort_keys=True)

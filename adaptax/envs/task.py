@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from adaptax.core.errors import check
+from adaptax.core.errors import ConfigError, check, one_line
 from adaptax.core.spec import check_task_count
 
 Params = Mapping[str, Any]
@@ -90,12 +90,12 @@ Tasks = TaskDistribution | Iterable[Params | Value]
 
 
 class TaskList:
-    """A distribution of listed tasks, each as likely as any other."""
+    """A distribution of listed tasks, drawn in random order, each once before any repeats."""
 
     def __init__(self, name: str, params: Iterable[Params | Value]) -> None:
         alone = isinstance(params, Mapping | str) or not isinstance(params, Iterable)
         check(not alone, f"tasks of {name!r} must be a list of them, [{params!r}], not {params!r}")
-        params = list(params)
+        params = [p.params if isinstance(p, Task) else p for p in params]
         check(len(params) > 0, f"task list {name!r} is empty")
         self.tasks: tuple[Task, ...] = tuple(
             Task(f"{name}-{i}", i, plain_params(f"{name}-{i}", p)) for i, p in enumerate(params)
@@ -194,4 +194,14 @@ class TaskRange:
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Task, ...]:
         """Draw n tasks; from a continuum none repeats."""
-        return tuple(Task(self.name, -1, plain_params(self.name, self.draw(rng))) for _ in range(n))
+        return tuple(
+            Task(self.name, -1, plain_params(self.name, self._draw(rng))) for _ in range(n)
+        )
+
+    def _draw(self, rng: np.random.Generator) -> Params | Value:
+        try:
+            return self.draw(rng)
+        except Exception as error:
+            raise ConfigError(
+                f"a task of {self.name!r} cannot be drawn: {one_line(error)}"
+            ) from error

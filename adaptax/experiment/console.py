@@ -7,8 +7,12 @@ import os
 import shlex
 from typing import Any, TextIO
 
+from adaptax.core.imports import typed_modules
+
 ERROR, WARNING = "adaptax: ", "adaptax: warning: "
 """Beginnings of the lines that a program complains in."""
+MAKES_ENVIRONMENTS = ("resume", "evaluate", "video")
+"""Commands that make the environments of a run."""
 
 
 class Forgiving:
@@ -49,8 +53,13 @@ def say(line: str, stream: TextIO | None) -> None:
 
 
 def shell_command(*words: object) -> str:
-    """A command of adaptax as a shell takes it, whatever is in its names."""
-    return shlex.join(["adaptax", *map(str, words)])
+    """A command of adaptax as a shell takes it, whatever is in its names.
+
+    One that makes a run's environments names the module that this process was told to import.
+    """
+    modules = typed_modules()[-1:] if words[0] in MAKES_ENVIRONMENTS else []
+    more = [word for module in modules for word in ("--import", module)]
+    return shlex.join(["adaptax", *map(str, words), *more])
 
 
 def settle(stream: TextIO | None) -> None:

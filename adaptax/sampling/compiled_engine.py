@@ -16,10 +16,11 @@ from adaptax.core.errors import EnvironmentFault, one_line
 from adaptax.core.experience import PyTree, Rollout, Step, select
 from adaptax.core.products import alike_in_every_row
 from adaptax.core.rng import episode_seeds, lane_numbers
+from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
 from adaptax.envs.pools.compiled import CompiledPool
-from adaptax.envs.pools.pool import SlotNotFinite
+from adaptax.envs.pools.pool import SlotFault, SlotNotFinite, check_actions
 from adaptax.envs.task import Task
 from adaptax.functional.masking import anywhere
 from adaptax.sampling.actors import Actor, ByLane, Part, is_by_lane
@@ -50,7 +51,8 @@ def compiled_loop(
         raise EnvironmentFault(one_line(error)) from error
     if not finite:
         assert pool.lanes is not None
-        raise slot_fault(first_fault(rollout, pool.lanes.steps), cursor.tasks, cursor.shape)
+        fault = first_fault(pool.spec.action, rollout, pool.lanes.steps)
+        raise slot_fault(fault, cursor.tasks, cursor.shape)
     pool.lanes = lanes
     after = replace(
         cursor,
@@ -158,7 +160,7 @@ def interact(
         assert isinstance(actor, ByLane)
         actor, carry, numbers = actor.part(part), part.lanes(carry), part.lanes(numbers)
         tasks, lanes, episode = (settings.rows(part, x) for x in (tasks, lanes, episode))
-    start = (lanes, carry, episode)
+    start, space = (lanes, carry, episode), settings.env.spec.action
 
     def goes_on(loop: Loop) -> jax.Array:
         done, (_, _, episode), _, _ = loop
@@ -171,7 +173,7 @@ def interact(
         done, state, record, finite = loop
         state, row = step(state, first + done.astype(jnp.uint32))
         record = jax.tree.map(partial(_written, done), record, row)
-        return done + 1, state, record, finite & _finite(row, row, large=True)
+        return done + 1, state, record, finite & _finite(space, row, row, large=True)
 
     rows = jax.eval_shape(step, start, first)[1]
     blank = jax.tree.map(partial(_blank, settings.num_steps), rows)
@@ -181,7 +183,7 @@ def interact(
     record = jax.tree.map(
         lambda x, row: x if _is_large(row) else jnp.moveaxis(x, 0, 2), record, rows
     )
-    finite = finite & _finite(record, rows, large=False)
+    finite = finite & _finite(space, record, rows, large=False)
     return Rollout(**record, final_carry=carry), (lanes, episode), finite
 
 
@@ -206,10 +208,20 @@ def _written(t: jax.Array, record: jax.Array, row: jax.Array) -> jax.Array:
     return record.at[:, :, t].set(row) if _is_large(row) else record.at[t].set(row)
 
 
-def _finite(record: dict[str, Any], rows: dict[str, Any], *, large: bool) -> jax.Array:
+def _finite(
+    space: ActionSpace, record: dict[str, Any], rows: dict[str, Any], *, large: bool
+) -> jax.Array:
     """Whether all that has to be finite is, of what has large rows or of the rest."""
     names = [name for name in _NUMBERS if _is_large(rows[name]) == large]
-    return jnp.array([jnp.isfinite(record[name]).all() for name in names], bool).all()
+    return jnp.array([_is_good(space, name, record[name]).all() for name in names], bool).all()
+
+
+def _is_good(space: ActionSpace, name: str, x: jax.Array) -> jax.Array:
+    """Where the numbers of a name are finite; of choices, where there are such."""
+    if name != "action" or isinstance(space, Continuous):
+        return jnp.isfinite(x)
+    sizes = jnp.array(space.sizes if isinstance(space, MultiDiscrete) else space.size)
+    return (x >= 0) & (x < sizes)
 
 
 @cache
@@ -243,18 +255,20 @@ _NUMBERS = {
     "reward": "the reward",
 }
 """What of a step must be finite, in the order in which it comes about."""
+NO_CHOICE = len(_NUMBERS)
+"""Stands for an action that is none of the environment's."""
 
 
-@jax.jit
-def first_fault(rollout: Rollout, begun: jax.Array) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def first_fault(space: ActionSpace, rollout: Rollout, begun: jax.Array) -> jax.Array:
     """Of the first step with a NaN [3]: what was one, in which slot, after how many steps.
 
-    `begun` [P] steps of each episode came before; what it was is a place in `_NUMBERS`.
+    `begun` [P] steps of each episode came before; what it was is a place in `_NUMBERS`, or
+    NO_CHOICE.
     """
     shape = rollout.valid.shape
-    bad = jnp.stack(
-        [~jnp.isfinite(getattr(rollout, name)).reshape(*shape, -1).all(-1) for name in _NUMBERS]
-    )
+    good = [_is_good(space, name, getattr(rollout, name)) for name in _NUMBERS]
+    bad = jnp.stack([~x.reshape(*shape, -1).all(-1) for x in good])
     by_time = bad.any((1, 2))
     t = jnp.argmax(by_time.any(0))
     what = jnp.argmax(by_time[:, t])
@@ -263,12 +277,17 @@ def first_fault(rollout: Rollout, begun: jax.Array) -> jax.Array:
     time = jnp.arange(shape[-1])
     last = jnp.max(jnp.where(ended & (time < t), time, -1))
     step = jnp.where(last >= 0, t - 1 - last, t + begun[slot])
+    if not isinstance(space, Continuous):
+        what = jnp.where(what == list(_NUMBERS).index("action"), NO_CHOICE, what)
     return jnp.array([what, slot, step], jnp.int32)
 
 
-def slot_fault(fault: jax.Array, tasks: Sequence[Task], shape: tuple[int, int]) -> SlotNotFinite:
+def slot_fault(fault: jax.Array, tasks: Sequence[Task], shape: tuple[int, int]) -> SlotFault:
     """What to raise of a first fault."""
     what, slot, step = np.asarray(fault).tolist()
+    if what == NO_CHOICE:
+        problem = "the action is none of those that the environment has"
+        return SlotFault(slot, step, tasks[slot // shape[1]], problem)
     problem = f"{list(_NUMBERS.values())[what]} is not finite"
     return SlotNotFinite(slot, step, tasks[slot // shape[1]], problem)
 
@@ -281,6 +300,7 @@ def _step(
     env, running = settings.env, settings.running(episode)
     obs = as_numbers(settings.split(lanes.obs))
     action, acted, extras = act(actor, carry, obs, key, t, numbers)
+    check_actions(env.spec, action, *settings.share)
     flat = action.reshape(-1, *action.shape[2:])
     after, step = step_lanes(env, tasks, lanes, flat, running)
     ended = running & (step.terminated | step.truncated)

@@ -7,6 +7,7 @@ is traced once to see what it asks for (its plan), and the draws of many such ca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -251,9 +252,10 @@ class SamplerInProgram:
         start = (standing.lanes, standing.carry, standing.episode)
         rollout, (lanes, episode), finite = interact(settings, actor, inputs, start, np.uint32(0))
         ended = rollout.terminated | rollout.truncated
+        first = partial(first_fault, self.env.spec.action, rollout, standing.lanes.steps)
         fault = jax.lax.cond(
             anywhere(~finite),
-            lambda: jnp.where(finite, NO_FAULT, first_fault(rollout, standing.lanes.steps)),
+            lambda: jnp.where(finite, NO_FAULT, first()),
             lambda: jnp.full(3, NO_FAULT, jnp.int32),
         )
         success = rollout.extras.get("success")

@@ -3,7 +3,8 @@
     python sb3_zoo.py '{"algorithm": "ppo", "env_id": "CartPole-v1", "seed": 0}'
 
 The last line printed is JSON: mean return of 20 episodes of the last policy by its mode, seconds of
-training, and the settings.
+training, and the settings. MuJoCo's environments of version 5 have the settings that the zoo has
+for version 4.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import rl_zoo3
 import torch
+import yaml
 from rl_zoo3 import ALGOS
 from rl_zoo3.train import train
 from stable_baselines3.common.env_util import make_vec_env
@@ -33,6 +36,8 @@ def main() -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
         words = ["--algo", algorithm, "--env", env_id, "--seed", str(seed), "-f", folder]
+        if env_id.endswith("-v5"):
+            words += ["--conf-file", settings_of_version_4(algorithm, env_id, Path(folder))]
         sys.argv = ["train", *words, "--eval-freq", "-1", "--verbose", "0", "--device", "cpu"]
         started = time.perf_counter()
         train()
@@ -56,6 +61,15 @@ def main() -> None:
         "versions": {name: version(name) for name in packages},
     }
     print(json.dumps(figures))
+
+
+def settings_of_version_4(algorithm: str, env_id: str, folder: Path) -> str:
+    """A file with the zoo's settings for the environment's version 4, under its own name."""
+    zoo = Path(rl_zoo3.__file__).parent / "hyperparams" / f"{algorithm}.yml"
+    settings = yaml.safe_load(zoo.read_text())[env_id.removesuffix("5") + "4"]
+    path = folder / "settings.yml"
+    path.write_text(yaml.safe_dump({env_id: settings}))
+    return str(path)
 
 
 if __name__ == "__main__":

@@ -181,6 +181,9 @@ def test_test_tasks_of_xland_are_new_and_rollouts_reach_goals():
     suite = make_suite("xland:R1-9x9", **{**SMALL_XLAND, "num_rules": 0})
     assert suite.held_out
     assert (len(suite.train.tasks), len(suite.test.tasks)) == (6, 3)
+    many = make_suite("xland:R1-9x9", num_rules=0, num_train_tasks=300, num_test_tasks=30)
+    asked = [{tuple(t.params["goal"].tolist()) for t in d.tasks} for d in (many.train, many.test)]
+    assert len(asked[0]) > 30 and not asked[0] & asked[1]
     rollout = rollout_of(suite, num_lanes=32)
     reached = np.asarray(rollout.terminated)
     assert reached.any()

@@ -84,6 +84,15 @@ def test_a_run_needs_its_module_typed_again(inside, monkeypatch, capsys):
     cli.main(["plot", "run"])
 
 
+def test_the_command_that_a_run_ends_with_works_as_it_stands(inside, monkeypatch, capsys):
+    cli.main([word for word in NOP if word != "--quiet"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    command = "adaptax evaluate run --import own_world"
+    assert said == f"run is done; next: {command}, adaptax plot run"
+    as_another_day(monkeypatch)
+    cli.main(command.split()[1:])
+
+
 def test_a_program_that_has_imported_it_needs_no_more(inside, monkeypatch):
     cli.main(NOP)
     as_another_day(monkeypatch)

@@ -41,7 +41,10 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class ProMPConfig(MAMLConfig):
-    """ProMP; defaults are those of its class, its published runs' are on the page."""
+    """ProMP; defaults are those of its authors' class, but for `init_std`.
+
+    Those of their published runs are in docs/maml.md.
+    """
 
     lr: float = 1e-3
     """Adam's step size."""

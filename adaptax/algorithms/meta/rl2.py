@@ -51,7 +51,8 @@ class RL2Config(Hyperparameters):
     num_trial_steps: int | None = None
     """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole.
     Where they end early, more episodes and a bound on steps leave less of a batch empty. A trial
-    that is cut where an episode has just terminated counts as ended: what follows counts 0."""
+    that is cut where an episode has just terminated counts as ended: what follows counts 0.
+    Figures of training leave out an episode that is cut, so long ones more often than short."""
     discount: float = 0.99
     """Weight of a reward against one a step earlier, gamma."""
     gae_lambda: float = 0.95

@@ -66,7 +66,8 @@ class RL2SACConfig(Hyperparameters):
     num_episodes: int | None = None
     """Episodes of a trial; by default what the suite's protocol says."""
     num_trial_steps: int | None = None
-    """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole."""
+    """Steps at which a trial ends, in the midst of an episode too; None: its episodes are whole.
+    Figures of training leave out an episode that is cut, so long ones more often than short."""
     num_initial_trials: int = 64
     """Trials by uniform actions before the first gradient step."""
     buffer_size: int = 1000

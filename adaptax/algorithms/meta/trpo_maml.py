@@ -1,6 +1,6 @@
 """TRPO-MAML: a natural-gradient step, bounded by the KL of the policies after adaptation.
 
-Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), section 4.2 and algorithm 3,
+Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), section 3.2 and algorithm 3,
 with the step of Schulman et al. 2015 (arXiv 1502.05477). The loss's gradient and the Fisher
 matrix's products are exact, both through the inner step.
 """

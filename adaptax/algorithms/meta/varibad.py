@@ -52,7 +52,10 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class VariBADConfig(RL2PPOConfig):
-    """PPO over trials as in rl2-ppo, and a belief; its defaults are the authors'."""
+    """PPO over trials as in rl2-ppo, and a belief.
+
+    Which defaults are the authors' is said in docs/algorithms/varibad.md.
+    """
 
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Hidden layers of the policy, and as many of the value."""

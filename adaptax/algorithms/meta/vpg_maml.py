@@ -37,7 +37,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class VPGMAMLConfig(MAMLConfig):
-    """VPG-MAML; defaults are ProMP's for it."""
+    """VPG-MAML; defaults are ProMP's for it, but for `init_std`."""
 
     lr: float = 1e-3
     """Adam's step size."""

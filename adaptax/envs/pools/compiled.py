@@ -32,6 +32,7 @@ class CompiledPool:
         self.task_arrays: TaskArrays | None = None
         self.lanes: Lanes | None = None
         self._tasks: list[Task | None] = [None] * num_slots
+        self._running = np.zeros(num_slots, bool)
         if hasattr(env, "simulation"):
             self.simulation = self._simulation
         if hasattr(env, "render"):
@@ -49,6 +50,7 @@ class CompiledPool:
         fresh = _reset(self.env, self.task_arrays, every)
         whole = self.lanes is None or len(slots) == self.num_slots
         self.lanes = fresh if whole else self._chosen(slots, fresh)
+        self._running[slots] = True
         return np.asarray(as_numbers(self.lanes.obs))[slots]
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
@@ -58,8 +60,7 @@ class CompiledPool:
         at.tasks = self._tasks
         if self.lanes is not None:
             at.num_steps = np.asarray(self.lanes.steps)
-            at.running = at.num_steps < self.spec.horizon
-        at.require(at.running[slots], slots, "no running episode: reset it first")
+        at.require(self._running[slots], slots, "no running episode: reset it first")
         at.require_finite(np.clip(actions, -1.0, 1.0), slots, "the action")
         every = np.zeros((self.num_slots, *actions.shape[1:]), actions.dtype)
         every[slots] = actions
@@ -75,6 +76,7 @@ class CompiledPool:
         at.require_finite(answered.next_obs, slots, "the observation")
         at.require_finite(answered.reward, slots, "the reward")
         self.lanes = self._chosen(slots, after)
+        self._running[slots] = ~(answered.terminated | answered.truncated)
         return answered
 
     def save(self) -> PyTree:
@@ -92,6 +94,7 @@ class CompiledPool:
         if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in fresh]:
             raise ValueError("what the environments keep has other shapes or types")
         self.lanes = jax.tree.unflatten(form, leaves)
+        self._running = np.asarray(self.lanes.steps) < self.spec.horizon
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -134,6 +137,7 @@ class CompiledPool:
         if any(old is not new for old, new in zip(self._tasks, tasks, strict=True)):
             self._set_tasks(np.arange(self.num_slots), tasks)
         self.lanes = lanes
+        self._running[:] = True
 
     def _set_tasks(self, slots: np.ndarray, tasks: Sequence[Task]) -> None:
         arrays, kept = tasks_as_arrays(self.env, tasks)
@@ -188,7 +192,8 @@ def _check_shapes(task: Task, own: dict[str, Any], before: dict[str, Any]) -> No
 
 def _arrays(task: Task) -> tuple[dict[str, np.ndarray], None]:
     """A task's parameters as float32 or int32, but for the name of its class."""
-    params = {name: value for name, value in task.params.items() if name != "class"}
+    named = task.params.get("class")
+    params = {k: v for k, v in task.params.items() if k != "class" or not isinstance(named, str)}
     return {name: _array(task, name, np.asarray(value)) for name, value in params.items()}, None
 
 
@@ -231,7 +236,10 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
         key, spec = jax.random.key(0), env.spec
         state, obs = env.reset(key, params)
         action = jnp.zeros(spec.action.shape, spec.action.dtype)
-        after, step = env.step(key, state, action, params)
+        answer = env.step(key, state, action, params)
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Step)):
+            raise EnvironmentFault("a step of a compiled environment gives a state and a Step")
+        after, step = answer
         if step.reward is None or step.next_obs is None:
             raise EnvironmentFault("a step of a compiled environment gives reward and next_obs")
         extras = step_extras(spec, step)
@@ -240,6 +248,8 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
         ends = {"terminated": step.terminated, "truncated": step.truncated}
         for name, x in {"reward": step.reward, **ends, **extras}.items():
             _check_shape(name, 0 if x is None else x, ())
+        if spec.binary:
+            _check_exact("an observation of zeros and ones", step.next_obs)
         _check_state(state, after)
         return extras
 
@@ -248,10 +258,18 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
 
 
 def _check_shape(name: str, x: Any, wanted: tuple[int, ...]) -> None:
-    shape = jnp.shape(x)
+    shape = jnp.asarray(x).shape
     told = f"{name} of a compiled environment has the shape {shape}; by its spec it is {wanted}"
     if shape != wanted:
         raise EnvironmentFault(told)
+
+
+def _check_exact(name: str, x: Any) -> None:
+    kind = jnp.asarray(x).dtype
+    if kind.kind not in "biu":
+        raise EnvironmentFault(
+            f"{name} of a compiled environment is {kind}; it is to be of bools or integers"
+        )
 
 
 def _check_state(before: PyTree, after: PyTree) -> None:

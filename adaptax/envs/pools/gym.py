@@ -52,7 +52,7 @@ def made(make_env: Callable[[], Made]) -> Made:
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f"an environment cannot be made: {one_line(error)}") from error
-    is_one = hasattr(env, "reset") and hasattr(env, "step")
+    is_one = isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv)
     check(is_one, f"what makes environments must make a Gymnasium one, not a {type(env).__name__}")
     return env
 
@@ -218,7 +218,7 @@ class GymPool:
             if told is not None and not self.spec.has_success:
                 warnings.warn(NOT_BY_EVERY_STEP, stacklevel=2)
             return (
-                self._encode(native),
+                self._encode(native).copy(),  # environments may write the next into the same array
                 as_number(reward, "the reward"),
                 as_flag(terminated, "terminated"),
                 as_flag(truncated, "truncated"),

@@ -21,7 +21,7 @@ BRIGHTEST = 255
 UNBOUNDED = 1e30
 """A bound of actions from which on it is none."""
 LEAST_SIDE = 8
-"""Pixels of a side from which on a plane of bytes is a picture, and no table."""
+"""Pixels of a side from which on bytes are a picture, and no table."""
 Encoder = Callable[[Any], np.ndarray]
 
 
@@ -45,10 +45,10 @@ def _numbers(space: Any) -> tuple[int, Encoder]:
     if isinstance(space, spaces.Tuple):
         return _joined(list(space.spaces), lambda obs: obs)
     if isinstance(space, spaces.Discrete):
-        return int(space.n), lambda obs: _one_hot(int(obs) - int(space.start), int(space.n))
+        return int(space.n), lambda obs: _one_hot(_index(obs) - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
         sizes, start = space.nvec.flatten().tolist(), space.start.flatten()
-        return sum(sizes), lambda obs: _one_hots(_flat(obs, len(sizes)) - start, sizes)
+        return sum(sizes), lambda obs: _one_hots(_flat(obs, space.shape) - start, sizes)
     pixels = isinstance(space, spaces.Box) and (
         picture_in(space) is not None
         or (space.dtype == np.uint8 and len(space.shape) > PICTURE_NDIM)
@@ -59,24 +59,26 @@ def _numbers(space: Any) -> tuple[int, Encoder]:
             "adaptax takes a picture by itself (a Box of bytes), a Box of numbers, MultiBinary "
             "(made flat), Discrete, MultiDiscrete (made one-hot), and a Dict or Tuple of numbers"
         )
-    size = int(np.prod(space.shape))
-    return size, lambda obs: _flat(obs, size)
+    return int(np.prod(space.shape)), lambda obs: _flat(obs, space.shape)
 
 
 def picture_in(space: Any) -> tuple[int, int, int] | None:
     """Height, width and channels of an observation space of pictures; None where it has others.
 
-    Pictures are a Box of bytes [H, W, C], or [C, H, W] where the first axis is the shortest, or
-    [H, W] of 0 to 255 with sides of 8 pixels or more.
+    Pictures are a Box of bytes with sides of 8 pixels or more: [H, W, C], or [C, H, W] where the
+    first axis is the shortest, or [H, W] of 0 to 255.
     """
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return None
-    if len(space.shape) == 2 and min(space.shape) >= LEAST_SIDE and (space.high == BRIGHTEST).all():
-        return space.shape[0], space.shape[1], 1
-    if len(space.shape) != PICTURE_NDIM:
+    if len(space.shape) == 2 and (space.high == BRIGHTEST).all():
+        picture = (*space.shape, 1)
+    elif len(space.shape) == PICTURE_NDIM:
+        first, second, third = space.shape
+        first_is_channels = _channels_first(space.shape)
+        picture = (second, third, first) if first_is_channels else (first, second, third)
+    else:
         return None
-    first, second, third = space.shape
-    return (second, third, first) if _channels_first(space.shape) else (first, second, third)
+    return picture if min(picture[:2]) >= LEAST_SIDE else None
 
 
 def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
@@ -133,6 +135,8 @@ def as_float32(values: Any, what: str) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "biufO":
         raise TypeError(f"{what} {reprlib.repr(values)} is not made of real numbers")
+    if array.dtype.kind == "O" and any(x is None for x in array.flat):
+        raise TypeError(f"{what} {reprlib.repr(values)} is not made of real numbers")
     with np.errstate(over="ignore"):  # the pools refuse infinities, by name
         return array.astype(np.float32, copy=False)
 
@@ -144,16 +148,12 @@ def as_number(value: Any, what: str) -> float:
 
 def as_flag(value: Any, what: str) -> bool:
     """A truth value of an environment; raises a TypeError where it is not a single one."""
-    if isinstance(value, _PLAIN_FLAGS):
+    if isinstance(value, bool | np.bool_):
         return bool(value)
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf":
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
         raise TypeError(f"{what} is {reprlib.repr(value)}, not True or False")
     return bool(array.item())
-
-
-_PLAIN_FLAGS = (bool, float, np.bool_)
-"""Truth values that are single ones by their type, and common."""
 
 
 def _joined(parts: list[Any], take_apart: Callable[[Any], Any]) -> tuple[int, Encoder]:
@@ -177,14 +177,26 @@ def _one_hot(index: int, size: int) -> np.ndarray:
 
 def _one_hots(indices: np.ndarray, sizes: list[int]) -> np.ndarray:
     pairs = zip(indices, sizes, strict=True)
-    return np.concatenate([_one_hot(int(index), size) for index, size in pairs])
+    return np.concatenate([_one_hot(_index(index), size) for index, size in pairs])
 
 
-def _flat(obs: Any, size: int) -> np.ndarray:
-    row = as_float32(obs, "the observation").reshape(-1)
-    if row.size != size:
-        raise ValueError(f"the observation has {row.size} numbers; its space has {size}")
-    return row
+def _index(obs: Any) -> int:
+    index = int(obs)
+    if index != obs:
+        raise ValueError(f"observation {obs} is no whole number")
+    return index
+
+
+def _flat(obs: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of a space of this shape, in which axes of one are nobody's concern."""
+    array = as_float32(obs, "the observation")
+    if array.shape != shape and _sides(array.shape) != _sides(shape):
+        raise ValueError(f"the observation has the shape {array.shape}; its space has {shape}")
+    return array.reshape(-1)
+
+
+def _sides(shape: tuple[int, ...]) -> list[int]:
+    return [side for side in shape if side != 1]
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
@@ -192,7 +204,9 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _pixels(obs: Any, shape: tuple[int, ...], brightest: np.float32) -> np.ndarray:
-    pixels = _flat(obs, math.prod(shape)) / brightest
+    if np.asarray(obs).dtype.kind == "f":
+        raise TypeError("the picture is made of fractions; its space is of bytes")
+    pixels = _flat(obs, shape) / brightest
     channels_last = pixels.reshape(shape)
     if _channels_first(shape):
         channels_last = np.moveaxis(channels_last, 0, -1)

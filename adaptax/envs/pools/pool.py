@@ -12,7 +12,7 @@ import numpy as np
 
 from adaptax.core.errors import EnvironmentFault, NotFinite, one_line
 from adaptax.core.experience import PyTree
-from adaptax.core.spec import EnvSpec
+from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.task import Task
 
@@ -118,13 +118,16 @@ def close_quietly(env: Any) -> None:
         warnings.warn(f"an environment failed to close: {one_line(error)}", stacklevel=2)
 
 
-def check_actions(spec: EnvSpec, actions: np.ndarray, num: int) -> None:
-    """Raise a one-line error unless `actions` fit the environment."""
-    expected = (num, *spec.action.shape)
+def check_actions(spec: EnvSpec, actions: Any, *lanes: int) -> None:
+    """Raise a one-line error unless `actions` [*lanes, *A] are of the environment's kind."""
+    expected = (*lanes, *spec.action.shape)
     if actions.shape != expected:
         raise EnvironmentFault(
-            f"actions have shape {actions.shape}; the environment takes {expected} for {num} slots"
+            f"actions have shape {actions.shape}; the environment takes {expected}"
         )
+    kinds = "fiu" if isinstance(spec.action, Continuous) else "iu"
+    if np.dtype(actions.dtype).kind not in kinds:
+        raise EnvironmentFault(f"actions are {actions.dtype}; the environment takes {spec.action}")
 
 
 def check_reset(slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> None:

@@ -8,6 +8,7 @@ AutoresetPool runs these, and episodes have the environment's own seeds.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step, ends
 from adaptax.envs.pools.episode_log import EpisodeLog
+from adaptax.envs.pools.gym import NOT_BY_EVERY_STEP
 from adaptax.envs.pools.pool import Pool, check_actions, check_reset, close_quietly, idle
 from adaptax.envs.pools.vector_lanes import MakeVec, VectorLanes
 from adaptax.envs.task import Task
@@ -62,12 +64,12 @@ class VectorPool:
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in the K slots whose episode runs; actions [K, *A]."""
         every = _every_action(self.spec, self._log, slots, actions)
-        idle = np.flatnonzero(self._unfit)
-        if len(idle):
+        unfit = np.flatnonzero(self._unfit)
+        if len(unfit):
             acting = self._log.tasks[slots[0]]
             assert acting is not None
-            tasks = [self._log.tasks[slot] or acting for slot in idle]
-            self._lanes.reset(idle, self._log.seeds[idle], tasks)
+            tasks = [self._log.tasks[slot] or acting for slot in unfit]
+            self._lanes.reset(unfit, self._log.seeds[unfit], tasks)
         step, _ = _act(self._lanes, self._log, slots, every)
         # An environment's own reset comes without a task: what can be prevented of it is.
         own_reset = self._lanes.mode is AutoresetMode.SAME_STEP
@@ -246,6 +248,8 @@ def _in_slots(
     info = {}
     if spec.has_success:
         info["success"] = step.info.get("success", np.zeros_like(log.running))[slots]
+    elif "success" in step.info:
+        warnings.warn(NOT_BY_EVERY_STEP, stacklevel=2)
     return Step(
         reward=step.reward[slots],
         next_obs=next_obs,

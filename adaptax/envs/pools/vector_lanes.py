@@ -148,8 +148,8 @@ def _success(info: Any, lanes: np.ndarray, num_lanes: int, what: str) -> np.ndar
 def _flags(values: Any, lanes: np.ndarray, num_lanes: int, what: str) -> np.ndarray:
     """Truth values of these lanes; None is False, where a lane tells nothing."""
     array = _fitting(np.asarray(values), num_lanes, what)[lanes]
-    if array.dtype.kind in "biuf":
-        return array.astype(bool)
+    if array.dtype.kind == "b":
+        return array
     return np.array([value is not None and as_flag(value, what) for value in array], bool)
 
 

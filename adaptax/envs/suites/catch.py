@@ -76,8 +76,8 @@ class CatchEnv:
 
     def _seen(self, state: jax.Array) -> jax.Array:
         """The picture, flat: ball and paddle are 1, all else 0."""
-        picture = jnp.zeros((self.size, self.size))
-        picture = picture.at[state[0], state[1]].set(1.0).at[self.size - 1, state[2]].set(1.0)
+        picture = jnp.zeros((self.size, self.size), bool)
+        picture = picture.at[state[0], state[1]].set(True).at[self.size - 1, state[2]].set(True)
         return picture.reshape(-1)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
 from functools import partial
 
-from adaptax.core.errors import check
+from adaptax.core.errors import ConfigError, check
 from adaptax.envs.env import Env
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.suite import Suite
@@ -20,8 +19,19 @@ def compiled_suite(name: str, env: Env, train: Tasks, test: Tasks) -> Suite:
     """
     check(not isinstance(env, type), f"env must be an environment, not the class {env}: call it")
     # A program is kept by what its environment is equal to; a frozen one stays what it is.
-    own = bool(getattr(env, "__dict__", None)) and not is_dataclass(env)
-    unseen, kind = own and type(env).__hash__ is object.__hash__, type(env).__name__
-    check(not unseen, f"{kind} has to be a frozen dataclass: a change of it would not be seen")
+    kind, parameters = type(env).__name__, getattr(env, "__dataclass_params__", None)
+    own = bool(getattr(env, "__dict__", None)) and not (parameters and parameters.frozen)
+    by_identity = type(env).__hash__ in (None, object.__hash__)
+    check(
+        not (own and by_identity),
+        f"{kind} has to be a frozen dataclass: a change of it would not be seen",
+    )
+    try:
+        hash(env)
+    except TypeError as error:
+        raise ConfigError(
+            f"{kind} cannot be told from others, {error}: make its fields tuples and numbers, or "
+            "write dataclass(frozen=True, eq=False)"
+        ) from error
     tasks = as_tasks(f"{name}-train", train), as_tasks(f"{name}-test", test)
     return Suite(name, env.spec, *tasks, partial(CompiledPool, env), engine="compiled")

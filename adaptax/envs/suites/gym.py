@@ -10,12 +10,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from adaptax.core.config import check_positive
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line, unknown_name
 from adaptax.core.imports import import_permitted
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.placement import placed
+from adaptax.envs.placement import check_places, placed
 from adaptax.envs.pools.gym import GymPool, MakeEnv, made
 from adaptax.envs.pools.gym_spaces import (
     action_decoder,
@@ -93,6 +94,7 @@ def gym_suite(
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
     """
     check_makes("gym_suite", make_env)
+    check_places(num_workers, num_ray_actors)
     train_tasks, test_tasks = train_and_test(name, train, test)
     about = (make_env, horizon, trial_episodes, one_of(train_tasks).params)
     spec: EnvSpec = _spec_in_worker(name, *about) if num_workers > 0 else gym_spec(*about)
@@ -122,7 +124,7 @@ def gym_spec(
         size, _ = observation_encoder(env.observation_space)
         picture = picture_in(env.observation_space)
         action, _ = action_decoder(env.action_space)
-        limit = _horizon(env, horizon)
+        limit = within_limits(horizon, _limits(env), env)
         success = success_in(_trial_step(env, params or {}))
     finally:
         close_quietly(env)
@@ -164,7 +166,15 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
     try:
         vec = lanes.vec
         own = [getattr(layer, "max_episode_steps", None) for layer in (vec.spec, vec)]
+        if isinstance(vec.unwrapped, SyncVectorEnv):
+            own += _limits(vec.unwrapped.envs[0])
         limit = within_limits(horizon, own, vec)
+        longest = min((steps for steps in own if steps is not None), default=limit)
+        check(
+            lanes.can_reset_one or limit == longest,
+            f"horizon {limit} is under the time limit of {vec}, {longest} steps; it alone resets "
+            "its lanes, so leave the horizon out",
+        )
         lanes.reset_all(0, task)
         idle = np.zeros(lanes.action.shape, lanes.action.dtype)
         step, _ = lanes.step([lanes.decode(idle)])
@@ -175,21 +185,23 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
     return EnvSpec(size, lanes.action, limit, trial_episodes, has_success=known, picture=picture)
 
 
-def _horizon(env: AnyEnv, horizon: int | None) -> int:
-    """`horizon`, or the shortest of the time limits of the environment and its wrappers."""
+def _limits(env: AnyEnv) -> list[int | None]:
+    """The time limits of the environment and its wrappers; None where one has none."""
     limits = []
     layer: Any = env
     while layer is not None:
         limits.append(layer.spec.max_episode_steps if layer.spec else None)
         limits.append(getattr(layer, "_max_episode_steps", None))
         layer = layer.env if isinstance(layer, gymnasium.Wrapper) else None
-    return within_limits(horizon, limits, env)
+    return limits
 
 
 def _trial_step(env: AnyEnv, params: Params) -> dict[str, Any]:
     """The info of the first step of an episode on the task `params`, by a random action."""
     try:
-        env.reset(seed=0, options=reset_options(params))
+        begun = env.reset(seed=0, options=reset_options(params))
+        if not (isinstance(begun, tuple) and len(begun) == 2):
+            raise TypeError("its reset gives something else than an observation and an info")
         env.action_space.seed(0)
         _, _, _, _, info = env.step(env.action_space.sample())
         if not isinstance(info, Mapping):

@@ -110,8 +110,8 @@ class GymnaxEnv:
     def _flat(self, obs: Any) -> jax.Array:
         space = self.env.observation_space(self.params)
         if hasattr(space, "n"):
-            return jax.nn.one_hot(obs, int(space.n))
-        return jnp.asarray(obs, jnp.float32).reshape(-1)
+            return jax.nn.one_hot(obs, int(space.n), dtype=bool)
+        return jnp.asarray(obs, bool if self._is_minatar else jnp.float32).reshape(-1)
 
     @property
     def _action_shape(self) -> tuple[int, ...]:

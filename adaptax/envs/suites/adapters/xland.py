@@ -46,7 +46,7 @@ class XLandConfig:
     num_train_tasks: int = 1000
     """Tasks to train on."""
     num_test_tasks: int = 100
-    """Held-out tasks."""
+    """Held-out tasks: no training task has the goal and the rules of one."""
     task_seed: int = 0
     """Seed of all tasks."""
 
@@ -116,7 +116,9 @@ class XLandEnv:
         return NUM_TILES, NUM_COLORS
 
     def _seen(self, view: jax.Array) -> jax.Array:
-        hot = [jax.nn.one_hot(view[..., i], depth) for i, depth in enumerate(self._depths)]
+        hot = [
+            jax.nn.one_hot(view[..., i], depth, dtype=bool) for i, depth in enumerate(self._depths)
+        ]
         return jnp.concatenate(hot, axis=-1).reshape(-1)
 
 
@@ -157,14 +159,17 @@ def drawn_task(rng: np.random.Generator, num_rules: int, num_distractors: int) -
     return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
-def _meant(task: Params) -> str:
-    """A task however it is written: two tiles near each other, rules and objects have no order."""
+def _meant(task: Params) -> tuple[str, str]:
+    """Goal and rules of a task, and its first objects, however they are written.
+
+    Two tiles near each other, rules and objects have no order.
+    """
     goal, rules, tiles = (task[name].tolist() for name in ("goal", "rules", "init_tiles"))
     pairs = [rule for rule in rules if rule[0] == TILE_NEAR_RULE]
     for encoding in [*pairs, goal] if goal[0] == TILE_NEAR_GOAL else pairs:
         first, second = sorted([encoding[1:3], encoding[3:5]])
         encoding[1:5] = first + second
-    return repr((goal, sorted(rules), sorted(tiles)))
+    return repr((goal, sorted(rules))), repr(sorted(tiles))
 
 
 def xland(layout: str, config: XLandConfig) -> Suite:
@@ -179,14 +184,21 @@ def xland(layout: str, config: XLandConfig) -> Suite:
         params = params.replace(max_steps=config.horizon)
     name, rng = f"xland:{layout}", named_generator(config.task_seed, "xland", "tasks")
     wanted = config.num_train_tasks + config.num_test_tasks
-    tasks: dict[str, Params] = {}  # none of them twice, so that test tasks are new
+    tested: dict[tuple[str, str], Params] = {}
+    trained: dict[tuple[str, str], Params] = {}
+    asked: set[str] = set()
     for _ in range(20 * wanted):
         params_of_task = drawn_task(rng, config.num_rules, config.num_distractors)
-        tasks.setdefault(_meant(params_of_task), params_of_task)
-        if len(tasks) == wanted:
+        meant = _meant(params_of_task)
+        if len(tested) < config.num_test_tasks:
+            tested[meant] = params_of_task
+            asked.add(meant[0])
+        elif meant[0] not in asked:  # other objects beside it do not make a goal a new one
+            trained[meant] = params_of_task
+        if len(trained) == config.num_train_tasks:
             break
-    check(len(tasks) == wanted, f"there are not {wanted} different tasks of this kind")
-    listed = list(tasks.values())
-    train = TaskList(f"{name}-train", listed[: config.num_train_tasks])
-    test = TaskList(f"{name}-test", listed[config.num_train_tasks :])
+    enough = len(trained) == config.num_train_tasks
+    check(enough, f"there are not {wanted} different tasks of this kind")
+    train = TaskList(f"{name}-train", list(trained.values()))
+    test = TaskList(f"{name}-test", list(tested.values()))
     return compiled_suite(name, XLandEnv(env, params, config.num_episodes), train, test)
