@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.build import train as train
     from adaptax.experiment.callbacks import Callback as Callback
     from adaptax.experiment.callbacks import EarlyStopping as EarlyStopping
+    from adaptax.experiment.comparison import compare as compare
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
     from adaptax.experiment.group import Group as Group
@@ -107,6 +108,7 @@ _MODULES = {
     "TaskList": "adaptax.envs.task",
     "TaskRange": "adaptax.envs.task",
     "Agent": "adaptax.experiment.agent",
+    "compare": "adaptax.experiment.comparison",
     "load": "adaptax.experiment.agent",
     "load_run": "adaptax.experiment.build",
     "make_algorithm": "adaptax.experiment.build",

@@ -1,6 +1,25 @@
-"""`python -m adaptax`: the same as the command `adaptax`."""
+"""The command `adaptax`, and `python -m adaptax`."""
 
-from adaptax.experiment.cli import main
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def main() -> None:
+    """Run a command, one that Ctrl-C ends from its first moment."""
+    # While JAX is imported, a KeyboardInterrupt would be an error of its, or be lost.
+    signal.signal(signal.SIGINT, end_at_once)
+    from adaptax.experiment.cli import main as obey
+
+    obey()
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """End this process, which has begun nothing yet that is to be tidied up."""
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"adaptax: interrupted\n")
+    os._exit(130)
+
 
 if __name__ == "__main__":
     main()

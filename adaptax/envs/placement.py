@@ -14,6 +14,8 @@ from adaptax.envs.suite import Suite
 
 PLACES = ("num_workers", "num_ray_actors")
 """Settings of suites that say where their environments run; 0 is in this process."""
+CHANGE_NOTHING = (*PLACES, "num_threads")
+"""Settings of suites that change no data."""
 
 
 def check_places(num_workers: int, num_ray_actors: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from adaptax.core.errors import ConfigError, check
+from adaptax.core.rng import named_generator
 from adaptax.core.spec import EnvSpec, check_horizon, spec_to_dict
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
@@ -46,7 +47,7 @@ class Suite:
         """Whether no test task is one of the training tasks; of those without a list, of many."""
         drawn = self.train.tasks
         if drawn is None and self.test.tasks is not None:
-            drawn = self.train.sample(np.random.default_rng(0), DRAWN)
+            drawn = self.train.sample(named_generator(0, "suite", "held out"), DRAWN)
         trained = {_params_text(task) for task in drawn or ()}
         return not any(_params_text(task) in trained for task in self.test.tasks or ())
 

@@ -124,9 +124,7 @@ def train(
     _check_kind("an algorithm", algorithm_or_name, Algorithm)
     _check_kind("a suite", suite_or_name, Suite)
     check(seeds is None or "seed" not in settings, "train takes seed or seeds, not both")
-    for room, own in (("algorithm", algorithm), ("suite", suite)):
-        is_one = own is None or isinstance(own, Mapping)
-        check(is_one, f"{room}: expected its settings, such as {{'lr': 0.1}}, not {own!r}")
+    check_settings(algorithm=algorithm, suite=suite)
     own_callbacks, named = _own_and_named(callbacks)
     settings |= named
     recipe = CLASS_DEFAULTS
@@ -154,6 +152,13 @@ def train(
         trainer.close()
         raise
     return trainer
+
+
+def check_settings(**rooms: Any) -> None:
+    """Raise a ConfigError where what is given as the settings of something are none."""
+    for room, own in rooms.items():
+        is_one = own is None or isinstance(own, Mapping)
+        check(is_one, f"{room}: expected its settings, such as {{'lr': 0.1}}, not {own!r}")
 
 
 def train_by_recipe(

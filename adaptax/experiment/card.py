@@ -15,7 +15,7 @@ from adaptax.envs.registry import find_suite
 from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
-from adaptax.experiment.logger import Row
+from adaptax.experiment.logger import Row, by_last_protocol
 from adaptax.experiment.train_command import from_python, train_command
 
 
@@ -30,11 +30,8 @@ def card(
 
     `config` is what `config.json` holds, `files` the names of what is beside the card.
     """
-    first, row = evaluations[0], evaluations[-1]
-    # A run that was resumed may have another protocol from there on.
-    sizes = [(len(r["episodes"]), "test" in r, r["num_tasks"]) for r in (first, row)]
-    compares = sizes[0] == sizes[1] and first["iteration"] == 0 != row["iteration"]
-    before = first if compares else None
+    first, row = by_last_protocol(evaluations)[0], evaluations[-1]
+    before = first if first["iteration"] == 0 != row["iteration"] else None
     parts = [
         _front_matter(config, row, name),
         _about(config, files),

@@ -46,7 +46,13 @@ from adaptax.experiment.arguments import (
     parse,
 )
 from adaptax.experiment.console import ERROR, say, settle, shell_command
-from adaptax.experiment.stop_signals import INTERRUPTED, end_process, kill_workers, own_process
+from adaptax.experiment.stop_signals import (
+    INTERRUPTED,
+    end_process,
+    interrupts_are_raised,
+    kill_workers,
+    own_process,
+)
 
 if TYPE_CHECKING:
     from adaptax.experiment.recipe import Recipe
@@ -106,6 +112,10 @@ def _obey(command: str, args: list[str]) -> None:
         elif command in COMMANDS:
             if command in COMPILING:
                 keep_compiled_programs()
+            if command not in TRAINING:
+                if command in COMPILING and not HELP.intersection(args):
+                    import jax  # noqa: F401 - before an interrupt may be raised in its midst
+                interrupts_are_raised()
             COMMANDS[command](args[1:])
         else:
             raise unknown_name("command", command, COMMANDS)

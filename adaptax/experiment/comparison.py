@@ -25,11 +25,13 @@ from adaptax.experiment.curves import (
     check_one_suite,
     has_interval,
     is_figure,
+    load_groups,
     over_seeds,
     score_curve,
     tasks_of,
 )
 from adaptax.experiment.logger import Row, after_adaptation, read_rows
+from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import differences_between
 from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import (
@@ -62,10 +64,14 @@ SAME_STEPS = 0.05
 
 
 def compare(
-    groups: Sequence[RunGroup], metric: Metric = "return", threshold: float | None = None
+    groups: Sequence[RunGroup | str | Path],
+    metric: Metric = "return",
+    threshold: float | None = None,
 ) -> Record:
     """All figures of a comparison, as `adaptax compare --json` prints them.
 
+    `groups` are folders of groups or of runs, those that differ in their seed only being one group,
+    or what `load_groups` made of them.
     Raises an AdaptaxError where the groups were not evaluated alike; what else may make them
     incomparable is in `warnings`. `threshold` is that of the steps to a score.
     """
@@ -73,6 +79,7 @@ def compare(
     check(metric in names, f"metric must be one of {', '.join(names)}, not {metric!r}")
     finite = threshold is None or math.isfinite(threshold)
     check(finite, f"threshold must be a finite number, not {threshold}")
+    groups = _loaded(groups)
     _check_comparable(groups, metric)
     scores = [_scores(group, metric) for group in groups]
     # Of one seed, several runs of it too, no interval can be told.
@@ -112,6 +119,15 @@ def compare(
             for (one, x, first), (two, y, second) in combinations(each, 2)
         ],
     }
+
+
+def _loaded(groups: Sequence[RunGroup | str | Path]) -> list[RunGroup]:
+    several = isinstance(groups, Sequence) and not isinstance(groups, str)
+    check(several and len(groups) > 0, f"expected folders of groups or runs, not {groups!r}")
+    loaded = [group for group in groups if isinstance(group, RunGroup)]
+    if len(loaded) == len(groups):
+        return loaded
+    return load_groups([run_path(path) for path in groups if not isinstance(path, RunGroup)])
 
 
 def learning_curves(groups: Sequence[RunGroup], metric: Metric) -> list[Curve]:

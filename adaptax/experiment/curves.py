@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ import numpy as np
 
 from adaptax.core.config import flat
 from adaptax.core.errors import AdaptaxError
-from adaptax.envs.placement import PLACES
+from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
-from adaptax.experiment.logger import Row, after_adaptation, read_rows
+from adaptax.experiment.logger import Row, after_adaptation, by_last_protocol, read_rows
 from adaptax.experiment.progress import episode_returns
 from adaptax.experiment.run_dir import CONFIG, EVALUATIONS, PROGRESS, read_config
 from adaptax.experiment.statistics import student_interval
@@ -53,7 +54,8 @@ class Run:
     @property
     def shaping(self) -> dict[str, Any]:
         """The settings but for those that change no data."""
-        return {n: v for n, v in self.settings.items() if n.removeprefix("suite.") not in PLACES}
+        nothing = {f"suite.{name}" for name in CHANGE_NOTHING}
+        return {n: v for n, v in self.settings.items() if n not in nothing}
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,14 @@ def _load_run(directory: Path) -> Run:
         seed = int(config["seed"])
     except NOT_OURS as error:
         raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
-    evaluations = checked_rows(directory / EVALUATIONS, _is_evaluation)
+    every = checked_rows(directory / EVALUATIONS, _is_evaluation)
+    evaluations = by_last_protocol(every)
+    if others := len(every) - len(evaluations):
+        warnings.warn(
+            f"{directory}: {others} of {len(every)} evaluations are by another protocol than the "
+            "last, and left out",
+            stacklevel=2,
+        )
     return Run(directory, name, settings, seed, evaluations, config)
 
 
@@ -212,15 +221,29 @@ def groups_of(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     return groups
 
 
-def training_returns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Steps and returns, both [n], of the first and last training episode on a task, or of all."""
+ALL_EPISODES, LAST_EPISODE = "all episodes", "last episode on a task"
+Returns = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Steps and returns, both [n], of some episodes of training."""
+
+
+def training_returns(run: Run) -> Returns:
+    """Of the first and last training episode on a task, or of all."""
+    returns = _all_training_returns(run)
+    if LAST_EPISODE in returns:
+        del returns[ALL_EPISODES]
+    return returns
+
+
+def _all_training_returns(run: Run) -> Returns:
+    """Of all episodes, and of the first and last on a task where every row has them."""
     rows = checked_rows(run.directory / PROGRESS, _is_training)
     pairs = [episode_returns(row) for row in rows]
-    columns: dict[str, Sequence[float | None]]
-    columns = {"all episodes": [row.get("train/return") for row in rows]}
-    if any(last is not None for _, last in pairs):
+    every = [row.get("train/return") for row in rows]
+    columns: dict[str, Sequence[float | None]] = {ALL_EPISODES: every}
+    told = [last for (_, last), mean in zip(pairs, every, strict=True) if mean is not None]
+    if told and all(last is not None for last in told):
         first, last = zip(*pairs, strict=True)
-        columns = {"first episode on a task": first, "last episode on a task": last}
+        columns |= {"first episode on a task": first, LAST_EPISODE: last}
     steps = np.array([row["num_steps"] for row in rows], np.float64)
     known = {name: np.array([y is not None for y in ys], bool) for name, ys in columns.items()}
     if not all(np.any(mask) for mask in known.values()):
@@ -231,11 +254,12 @@ def training_returns(run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def training_curve(run: Run) -> Curve:
-    """Training's return over steps, smoothed, of the last episode on a task."""
-    *_, (x, y) = training_returns(run).values()
-    y = smoothed(y)
-    return Curve(x, y, y, y)
+def training_curves(runs: Sequence[Run]) -> list[Curve]:
+    """Training's return over steps, smoothed, of the last episode on a task where all have one."""
+    each = [_all_training_returns(run) for run in runs]
+    of = LAST_EPISODE if all(LAST_EPISODE in returns for returns in each) else ALL_EPISODES
+    lines = [(returns[of][0], smoothed(returns[of][1])) for returns in each]
+    return [Curve(x, y, y, y) for x, y in lines]
 
 
 def evaluation_curve(run: Run, episode: int) -> Curve:

@@ -9,6 +9,7 @@ leaves training as it was.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from adaptax.algorithms.base import Algorithm
 from adaptax.core.config import as_integer, check_not_negative, check_positive, check_types
 from adaptax.core.errors import check, check_kind
 from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.rng import named_generator
 from adaptax.core.spec import check_task_count
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
@@ -82,6 +84,14 @@ class Evaluator:
         )
         self._is_single = listed is not None and len(listed) == 1
         check_task_count(self.num_tasks, self._num_classes, "evaluation.num_tasks")
+        if listed is not None:
+            counted = Counter(task.class_name for task in listed[: self.num_tasks])
+            check(
+                len({*counted.values()}) == 1 and len(counted) == self._num_classes,
+                f"of the first {self.num_tasks} test tasks of {suite.name} there are "
+                f"{', '.join(f'{n} of the class {name}' for name, n in counted.items())}: list as "
+                "many of each class, in turn",
+            )
         self._sampler = Sampler(suite, suite.test, seed, "evaluation")
 
     def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
@@ -139,8 +149,7 @@ class Evaluator:
         _warn_beyond_training(algorithm, self._num_episodes(algorithm) + self._tests)
         sampler.restart()
         listed = self.suite.test.tasks
-        tasks = sampler.sample_tasks(self.num_tasks) if listed is None else listed
-        tasks = tasks[: self.num_tasks]
+        tasks = self._drawn() if listed is None else listed[: self.num_tasks]
         size = self._num_together(self._num_lanes(algorithm))
         groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
         in_a_row, test = zip(*(self._run(algorithm, state, g) for g in groups), strict=True)
@@ -148,6 +157,10 @@ class Evaluator:
         tested = Episodes.joined([Episodes.of(rollouts) for rollouts in test]) if test[0] else None
         available = None if listed is None else len(listed)
         return Evaluation(tasks, every, tested, available, self.suite.held_out)
+
+    def _drawn(self) -> tuple[Task, ...]:
+        """Test tasks that cannot be listed: the same for all seeds, so that these compare."""
+        return self.suite.test.sample(named_generator(0, "evaluation", "tasks"), self.num_tasks)
 
     def _num_together(self, num_lanes: int) -> int:
         """Tasks that are run side by side: as many of each class as fit, one at least."""

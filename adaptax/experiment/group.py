@@ -87,6 +87,8 @@ class Group:
         callbacks, num = as_callbacks(callbacks), len(self.seeds)
         algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else [*algorithm]
         check(len(algorithms) == num, f"{len(algorithms)} algorithms for {num} seeds: one for each")
+        for callback in callbacks:
+            _check_copies(callback)
         self.members = [
             Trainer(
                 replace(config, run_dir=str(member_dir(self.run_dir, seed)), seed=seed, quiet=True),
@@ -387,6 +389,17 @@ class Group:
     def _way_on(self, from_python: str) -> str:
         has_commands = self.members[0].has_commands
         return shell_command("resume", self.run_dir) if has_commands else from_python
+
+
+def _check_copies(callback: Callback) -> None:
+    """Raise a ConfigError where a callback cannot be copied, one for each seed."""
+    try:
+        copy.deepcopy(callback)
+    except Exception as error:
+        raise ConfigError(
+            f"each seed of a group has a copy of the callback {type(callback).__name__}, which "
+            f"cannot be copied: {one_line(error)}"
+        ) from error
 
 
 def _pass_on(answer: Any, training: Training) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -154,6 +154,20 @@ def after_adaptation(row: Mapping[str, Any]) -> dict[str, Any]:
     return figures
 
 
+def by_last_protocol(rows: Sequence[Row]) -> list[Row]:
+    """The evaluations of as many tasks, episodes and test episodes as the last one has.
+
+    A run that was resumed may have had another protocol before.
+    """
+
+    def size(row: Row) -> tuple[Any, ...]:
+        test = row.get("test")
+        tests = test.get("num_episodes") if isinstance(test, dict) else test
+        return row.get("num_tasks"), len(row["episodes"]), tests
+
+    return [row for row in rows if size(row) == size(rows[-1])]
+
+
 def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:
     """The complete lines of a file as bytes and as rows."""
     try:
@@ -165,7 +179,8 @@ def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:
             row = parse_json(line)
         except ValueError as error:
             raise AdaptaxError(
-                f"{path}, line {number}: not a row of JSON: {line[:60]!r}"
+                f"{path}, line {number}: not a row of JSON, {line[:60]!r}: to go on without it, "
+                "remove the line"
             ) from error
         if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
             raise AdaptaxError(f"{path}, line {number}: a row without an iteration: {line[:60]!r}")

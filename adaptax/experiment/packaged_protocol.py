@@ -22,7 +22,8 @@ def packaged_success(
 
     `classes` [M] of the tasks; `solved` and `lengths` [M, E]: whether an episode had success, and
     its steps up to the first or, without, to its end. Of a class's goals, as many as find place
-    go side by side, and the first E episodes to end among them count.
+    go side by side, and the first E episodes to end among them count; a last few goals that do not
+    fill their places count as the part of the goals that they are.
     """
     names = list(dict.fromkeys(classes))
     num_lanes = max(1, SIDE_BY_SIDE // len(names))
@@ -30,7 +31,8 @@ def packaged_success(
     for name in names:
         rows = np.flatnonzero(np.array(classes) == name)
         batches = [rows[i : i + num_lanes] for i in range(0, len(rows), num_lanes)]
-        result[name] = float(np.mean([_first_to_end(solved[b], lengths[b]) for b in batches]))
+        found = [_first_to_end(solved[b], lengths[b]) for b in batches]
+        result[name] = float(np.average(found, weights=[len(b) for b in batches]))
     return result
 
 

@@ -20,7 +20,7 @@ from adaptax.experiment.curves import (
     over_seeds,
     smoothed,
     tasks_of,
-    training_curve,
+    training_curves,
     training_returns,
 )
 from adaptax.experiment.run_dir import EVALUATIONS, writing
@@ -54,7 +54,7 @@ def plot_learning(run_dirs: Sequence[Path], out: Path) -> Figure:
     held_out = all(run.evaluations for run in runs)
     groups = groups_of(runs)
     for i, (label, group) in enumerate(groups):
-        curves = [evaluation_curve(run, -1) if held_out else training_curve(run) for run in group]
+        curves = [evaluation_curve(r, -1) for r in group] if held_out else training_curves(group)
         draw_curve(
             axes, over_seeds(curves), label, **curve_style(i), marker="o" if held_out else ""
         )

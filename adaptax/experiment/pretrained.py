@@ -25,6 +25,13 @@ def run_path(run_dir: str | Path) -> Path:
     return FOLDER / name
 
 
+def folder_path(folder: str | Path) -> Path:
+    """A folder to be made; a ConfigError where it is no path."""
+    is_path = isinstance(folder, str | os.PathLike) and bool(str(folder))
+    check(is_path, f"expected a folder to be made, not {folder!r}")
+    return Path(folder)
+
+
 def is_pretrained(run_dir: Path) -> bool:
     """Whether a run's directory is that of an agent that comes with adaptax, only to be read."""
     return run_dir.parent == FOLDER

@@ -26,7 +26,7 @@ from adaptax.experiment.build import load_run
 from adaptax.experiment.card import card
 from adaptax.experiment.choices import VideoFormat
 from adaptax.experiment.logger import Row, read_rows
-from adaptax.experiment.pretrained import run_path
+from adaptax.experiment.pretrained import folder_path, run_path
 from adaptax.experiment.run_dir import (
     CONFIG,
     EVALUATIONS,
@@ -72,7 +72,7 @@ def export_run(
     """
     formats = get_args(VideoFormat)
     check(video is None or video in formats, f"video must be one of {formats}, not {video!r}")
-    run_dir, out = run_path(run_dir), Path(out)
+    run_dir, out = run_path(run_dir), folder_path(out)
     recorded = read_config(run_dir)
     _check_new(out)
     iteration, tree = _snapshot(run_dir, best=best)
@@ -119,7 +119,7 @@ def import_run(source: str | Path, run_dir: str | Path) -> Path:
     optimizer. Raises an AdaptaxError, and leaves nothing behind, where a file is not as it was
     written or not one that an export has.
     """
-    source, run_dir = run_path(source), Path(run_dir)
+    source, run_dir = run_path(source), folder_path(run_dir)
     _check_new(run_dir)
     digests = _manifest(source)
     refuse_links(source)
@@ -187,7 +187,7 @@ def _for_others(recorded: dict[str, Any]) -> dict[str, Any]:
     for name in ("run_dir", "init_from", "recipe"):
         if isinstance(trainer.get(name), str):
             trainer[name] = Path(trainer[name]).name
-    told = dict.fromkeys(("callbacks", "trackers"), ())  # whose packages others may not have
+    told: dict[str, Any] = {"callbacks": [], "trackers": []}  # whose packages others may not have
     return {**recorded, "trainer": {**trainer, **told, "overwrite": False}}
 
 

@@ -34,6 +34,12 @@ def own_process() -> None:
     _is_own_process.set()
 
 
+def interrupts_are_raised() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt again in a process of the command line."""
+    if _is_own_process.is_set():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def finish_iteration_on_signal(
     interrupt: Callable[[], None], parting: Callable[[], str]

@@ -27,6 +27,7 @@ from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.build import (
     check_is_name,
+    check_settings,
     default_run_dir,
     make_algorithm,
     make_suite,
@@ -40,7 +41,7 @@ from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.job import Job, job_of
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import after_adaptation, read_rows
-from adaptax.experiment.recipe import LIMITS, find_recipe, to_toml
+from adaptax.experiment.recipe import find_recipe, to_toml
 from adaptax.experiment.run_dir import (
     EVALUATIONS,
     SWEEP,
@@ -108,6 +109,7 @@ def sweep(
     """
     check_is_name(algorithm_name, "algorithm")
     check_is_name(suite_name, "suite")
+    check_settings(algorithm=algorithm, suite=suite)
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
     settings = recipe.algorithm_settings(algorithm or {}, trainer)
@@ -524,17 +526,21 @@ def recipe(plan: Plan, settings: Settings) -> str:
         "source": f"A sweep of {plan.num_trials} trials over seeds {seeds}.",
     }
     found = with_settings(algorithm, settings)
-    limits = {name: training.trainer[name] for name in LIMITS}
+    trainer = {name: x for name, x in training.trainer.items() if name not in OF_A_RUN}
     tables = {
         "recipe": about,
-        "algorithm": _not_default(found, find_algorithm(algorithm["name"]).load()[1]),
-        "suite": _not_default(suite, find_suite(suite["name"]).load()[0]),
-        "trainer": {name: limit for name, limit in limits.items() if limit is not None},
+        "algorithm": _not_default(found, find_algorithm(algorithm["name"]).load()[1]()),
+        "suite": _not_default(suite, find_suite(suite["name"]).load()[0]()),
+        "trainer": _not_default(trainer, TrainerConfig(training.trainer["run_dir"])),
     }
     return to_toml(tables)
 
 
-def _not_default(settings: Settings, config: type[Any]) -> Settings:
+OF_A_RUN = {"run_dir", "seed", "quiet", "overwrite", "recipe", "num_cores", "trackers", "callbacks"}
+"""Settings of the trainer that are a run's own, and no recipe's."""
+
+
+def _not_default(settings: Settings, config: Any) -> Settings:
     """The settings, and those within them, that are not the defaults of a config."""
 
     def differing(own: Settings, usual: Settings) -> Settings:
@@ -547,4 +553,4 @@ def _not_default(settings: Settings, config: type[Any]) -> Settings:
         return found
 
     settings = {name: value for name, value in settings.items() if name != "name"}
-    return differing(settings, to_dict(config()))
+    return differing(settings, to_dict(config))

@@ -53,6 +53,7 @@ def checked_space(given: Mapping[str, Any], algorithm: Settings, where: str) -> 
 def _named(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Values by their names joined by dots: TOML's own dots and tables are as good as quoted."""
     for name, value in tree.items():
+        check(isinstance(name, str), f"a setting goes by its name, not {name!r}")
         path = prefix + name.lstrip("-").replace("-", "_")
         if isinstance(value, dict) and not value.keys() & set(KEYS):
             check(len(value) > 0, f"{path}: give it low and high, or choices")

@@ -18,7 +18,7 @@ import numpy as np
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, whole_of
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import to_dict
+from adaptax.core.config import flat, to_dict
 from adaptax.core.errors import (
     AdaptaxError,
     ConfigError,
@@ -33,8 +33,14 @@ from adaptax.core.finite import not_finite
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import Snapshots, flatten
 from adaptax.core.spec import spec_to_dict
+from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback, Callbacks, installed_callbacks
+from adaptax.experiment.callbacks import (
+    Callback,
+    Callbacks,
+    EarlyStopping,
+    installed_callbacks,
+)
 from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.evaluation import Evaluation, evaluation_in_words
 from adaptax.experiment.evaluator import Evaluator
@@ -181,6 +187,7 @@ class Trainer:
         self._renew_callbacks()
         with self._held():
             self._check_start_is_the_same()
+            self._check_settings()
             early = self.ended_early()
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -312,7 +319,11 @@ class Trainer:
         self._num_skipped = self._one_by_one = 0
         self.sampler.statistics.take()  # of an iteration that was broken off
         if episodes:
-            self.callbacks.restore(tree.get("callbacks", {}), self.run_dir)
+            saved = dict(tree.get("callbacks", {}))
+            patience = recorded_config(self.run_dir).get("trainer", {}).get("patience")
+            if patience is not None and self.config.patience is None:
+                saved.pop(EarlyStopping.__name__, None)  # it is asked to go on past its end
+            self.callbacks.restore(saved, self.run_dir)
 
     def evaluate(self) -> Evaluation:
         """Evaluate the present state on held-out tasks."""
@@ -390,6 +401,19 @@ class Trainer:
                 f"{self.run_dir} began with {name} {was}, and goes on with it, not {own[name]}: "
                 "train another run for that",
             )
+
+    def _check_settings(self) -> None:
+        """Raise a ConfigError where a run that goes on would do so with other settings."""
+        before, own = recorded_config(self.run_dir), self.description()
+        looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
+        for part in ("algorithm", "suite"):
+            was, now = flat(before.get(part, {})), flat(own[part])
+            for name in [n for n in now if n in was and n not in looked_at_elsewhere]:
+                check(
+                    was[name] == now[name],
+                    f"{self.run_dir} was trained with {part}.{name} {was[name]}, and goes on with "
+                    f"it, not {now[name]}: train another run for that",
+                )
 
     def _check_networks(self) -> None:
         check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)

@@ -38,7 +38,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class DICEMAMLConfig(VPGMAMLConfig):
-    """DICE-MAML; defaults are ProMP's for it."""
+    """DICE-MAML; defaults are ProMP's for it, but for `init_std`."""
 
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "dice"
     """What an inner step descends: expected gradients point the same way, second derivatives

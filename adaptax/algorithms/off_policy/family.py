@@ -53,8 +53,8 @@ class OffPolicyConfig(Hyperparameters):
     buffer_size: int = 1_000_000
     """Transitions kept; the oldest make room for new ones."""
     num_initial_steps: int | None = 1_000
-    """Environment steps, by uniform actions, before the first cycle with gradient steps: at least
-    `batch_size` and at most `buffer_size`, which is what None means."""
+    """Environment steps, by uniform actions, before the first cycle with gradient steps: from
+    `batch_size` to `buffer_size`; None: `buffer_size`."""
     batch_size: int = 256
     """Transitions of a minibatch."""
     discount: float = 0.99
