@@ -399,6 +399,15 @@ def unfit(tree: PyTree) -> str | None:
     return None if isinstance(tree, plain) else f"a {type(tree).__name__}"
 
 
+def with_numbers(tree: Any) -> Any:
+    """The tree with Python's numbers in the place of NumPy's, which would come back as arrays."""
+    if isinstance(tree, dict):
+        return {name: with_numbers(x) for name, x in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [with_numbers(x) for x in tree]
+    return tree.item() if isinstance(tree, np.generic) else tree
+
+
 def _without_arrays(tree: PyTree, arrays: list[np.ndarray]) -> Any:
     """The tree with the place in `arrays`, where it is put, and the type of each array."""
     if isinstance(tree, dict):

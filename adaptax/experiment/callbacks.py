@@ -14,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from adaptax.core.config import as_integer
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
@@ -156,15 +154,6 @@ def _at_first(callback: Callback) -> dict[str, Any]:
     return saved
 
 
-def _with_numbers(tree: Any) -> Any:
-    """The tree with Python's numbers in the place of NumPy's, which would come back as arrays."""
-    if isinstance(tree, dict):
-        return {name: _with_numbers(x) for name, x in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_with_numbers(x) for x in tree]
-    return tree.item() if isinstance(tree, np.generic) else tree
-
-
 def as_callbacks(given: Iterable[Callback]) -> list[Callback]:
     """A list of callbacks, which may be gone through often; a ConfigError where it is none."""
     callbacks = as_list(given)
@@ -215,13 +204,13 @@ class Callbacks:
 
     def save(self) -> dict[str, Any]:
         """What a snapshot keeps of each, by name."""
-        from adaptax.core.snapshot import PLAIN, unfit
+        from adaptax.core.snapshot import PLAIN, unfit, with_numbers
 
         saved = {name: callback.save() for name, callback in self._named().items()}
         for name, state in saved.items():
             wrong = unfit(state)
             check(wrong is None, f"{name}.save() gives {wrong}: give {PLAIN}")
-        return _with_numbers(saved)
+        return with_numbers(saved)
 
     def restore(self, saved: Mapping[str, Any], run_dir: Path) -> None:
         """Take what a snapshot has; a warning names those that it has and this run has not."""
