@@ -167,7 +167,8 @@ Student's 95 % interval of it. Steps are environment steps; minutes are of proce
 on one core of the machine named in the figures, median over seeds: start and evaluations included,
 programs compiled by the first of them. Beside it, where it has such an environment,
 Stable-Baselines3 with the settings of RL Baselines3 Zoo (rl_zoo3 2.9), as many steps as these say,
-20 episodes of its last policy.
+20 episodes of its last policy; on MuJoCo's environments, which are of version 5 here, those that it
+has for version 4.
 
     python benchmarks/recipes.py measure NAME
     python benchmarks/recipes.py peers NAME
@@ -186,7 +187,7 @@ def recipes() -> str:
         found = {measured.suite: measured for measured in recipe.measured}
         for suite in recipe.about.suites:
             cells = [recipe.about.algorithm, f"`{suite}`", f"[{recipe.name}](#{recipe.name})"]
-            cells += [*_figures(found.get(suite)), *_zoo(recipe, suite)]
+            cells += [*_figures(recipe, found.get(suite)), *_zoo(recipe, suite)]
             lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
     for recipe in all_recipes().values():
@@ -197,9 +198,10 @@ def recipes() -> str:
     return "\n".join(lines)
 
 
-def _figures(found: Measured | None) -> list[str]:
+def _figures(recipe: Recipe, found: Measured | None) -> list[str]:
     if found is None:
-        return ["", "not measured", ""]
+        elsewhere = f"in [its section](#{recipe.name})" if "results/" in recipe.about.source else ""
+        return ["", elsewhere or "not measured", ""]
     interval = _with_interval(found.mean, found.low, found.high)
     where = ", on a GPU" if found.machine.startswith("gpu") else ""
     minutes = f"{found.minutes:.2g}{where}"
