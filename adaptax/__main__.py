@@ -2,7 +2,7 @@
 
 import os
 import signal
-import sys
+from contextlib import suppress
 from types import FrameType
 
 
@@ -17,7 +17,8 @@ def main() -> None:
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
     """End this process, which has begun nothing yet that is to be tidied up."""
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"adaptax: interrupted\n")
+    with suppress(OSError):  # it may be closed
+        os.write(2, b"adaptax: interrupted\n")
     os._exit(130)
 
 

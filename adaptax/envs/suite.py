@@ -72,8 +72,13 @@ class Suite:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def within_limits(horizon: int | None, limits: Iterable[int | None], env: Any) -> int:
-    """`horizon`, or the shortest of an environment's own time limits where that is None."""
+def within_limits(
+    horizon: int | None, limits: Iterable[int | None], env: Any, *, can_cut: bool = True
+) -> int:
+    """`horizon`, or the shortest of an environment's own time limits where that is None.
+
+    Where episodes cannot be cut before such a limit, no other horizon will do.
+    """
     if horizon is not None:
         check_horizon(horizon)
     own = min((limit for limit in limits if limit is not None), default=None)
@@ -84,11 +89,16 @@ def within_limits(horizon: int | None, limits: Iterable[int | None], env: Any) -
     check(
         fits, f"horizon {horizon} is over the time limit of {env}, {own} steps: give at most that"
     )
+    check(
+        can_cut or own in (None, steps),
+        f"horizon {horizon} is under the time limit of {env}, {own} steps; it alone resets its "
+        "lanes, so leave the horizon out",
+    )
     return steps
 
 
 def _params_text(task: Task) -> str:
-    """A task's parameters; 1 and 1.0, of whatever precision, are one number."""
+    """A task's parameters; 1 and 1.0 are one number."""
     params = {name: np.asarray(value) for name, value in task.params.items()}
-    alike = {k: x if x.dtype.kind == "U" else x.astype(np.float32) for k, x in params.items()}
+    alike = {k: x if x.dtype.kind == "U" else x.astype(np.float64) for k, x in params.items()}
     return json.dumps({name: x.tolist() for name, x in alike.items()}, sort_keys=True)

@@ -112,8 +112,8 @@ def _obey(command: str, args: list[str]) -> None:
         elif command in COMMANDS:
             if command in COMPILING:
                 keep_compiled_programs()
-            if command not in TRAINING:
-                if command in COMPILING and not HELP.intersection(args):
+            if command in WRITING and not HELP.intersection(args):
+                if command in COMPILING:
                     import jax  # noqa: F401 - before an interrupt may be raised in its midst
                 interrupts_are_raised()
             COMMANDS[command](args[1:])
@@ -601,6 +601,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Of a disk that takes no more."""
 TOGETHER = "--on ray trains the seeds of a group"
 TRAINING = ("train", "sweep", "resume")
+WRITING = ("plot", "compare", "report", "video", "export", "import")
+"""Commands whose files are tidied up where an interrupt is raised."""
 COMPILING = ("train", "sweep", "resume", "evaluate", "video", "export")
 """Commands of which a second run need not compile again."""
 

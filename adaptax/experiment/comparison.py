@@ -125,9 +125,10 @@ def _loaded(groups: Sequence[RunGroup | str | Path]) -> list[RunGroup]:
     several = isinstance(groups, Sequence) and not isinstance(groups, str)
     check(several and len(groups) > 0, f"expected folders of groups or runs, not {groups!r}")
     loaded = [group for group in groups if isinstance(group, RunGroup)]
-    if len(loaded) == len(groups):
+    if loaded:
+        check(len(loaded) == len(groups), "expected folders, or groups that are loaded, not both")
         return loaded
-    return load_groups([run_path(path) for path in groups if not isinstance(path, RunGroup)])
+    return load_groups([run_path(path) for path in groups])  # type: ignore[arg-type]
 
 
 def learning_curves(groups: Sequence[RunGroup], metric: Metric) -> list[Curve]:

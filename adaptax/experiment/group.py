@@ -87,14 +87,12 @@ class Group:
         callbacks, num = as_callbacks(callbacks), len(self.seeds)
         algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else [*algorithm]
         check(len(algorithms) == num, f"{len(algorithms)} algorithms for {num} seeds: one for each")
-        for callback in callbacks:
-            _check_copies(callback)
         self.members = [
             Trainer(
                 replace(config, run_dir=str(member_dir(self.run_dir, seed)), seed=seed, quiet=True),
                 own,
                 suite,
-                copy.deepcopy(callbacks),
+                _copies(callbacks),
             )
             for seed, own in zip(self.seeds, algorithms, strict=True)
         ]
@@ -391,15 +389,18 @@ class Group:
         return shell_command("resume", self.run_dir) if has_commands else from_python
 
 
-def _check_copies(callback: Callback) -> None:
-    """Raise a ConfigError where a callback cannot be copied, one for each seed."""
-    try:
-        copy.deepcopy(callback)
-    except Exception as error:
-        raise ConfigError(
-            f"each seed of a group has a copy of the callback {type(callback).__name__}, which "
-            f"cannot be copied: {one_line(error)}"
-        ) from error
+def _copies(callbacks: Sequence[Callback]) -> list[Callback]:
+    """Callbacks of a seed's own; a ConfigError where one cannot be copied."""
+    copies, shared = list[Callback](), dict[int, Any]()  # what they share stays shared
+    for callback in callbacks:
+        try:
+            copies.append(copy.deepcopy(callback, shared))
+        except Exception as error:
+            raise ConfigError(
+                f"each seed of a group has a copy of the callback {type(callback).__name__}, which "
+                f"cannot be copied: {one_line(error)}"
+            ) from error
+    return copies
 
 
 def _pass_on(answer: Any, training: Training) -> None:

@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 STUDY = "study.db"
 RECIPE = "recipe.toml"
 """The winner's settings."""
+OF_A_RUN = {"run_dir", "seed", "quiet", "overwrite", "recipe", "num_cores", "trackers", "callbacks"}
+"""Settings of the trainer that are a run's own, and no recipe's."""
 NUM_WINNER_SEEDS = 5
 POLL = 0.2
 """Seconds from one look at the trials to the next."""
@@ -534,10 +536,6 @@ def recipe(plan: Plan, settings: Settings) -> str:
         "trainer": _not_default(trainer, TrainerConfig(training.trainer["run_dir"])),
     }
     return to_toml(tables)
-
-
-OF_A_RUN = {"run_dir", "seed", "quiet", "overwrite", "recipe", "num_cores", "trackers", "callbacks"}
-"""Settings of the trainer that are a run's own, and no recipe's."""
 
 
 def _not_default(settings: Settings, config: Any) -> Settings:

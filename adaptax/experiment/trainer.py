@@ -186,8 +186,7 @@ class Trainer:
         self._log = self._new_log()
         self._renew_callbacks()
         with self._held():
-            self._check_start_is_the_same()
-            self._check_settings()
+            self._check_alike()
             early = self.ended_early()
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -320,7 +319,7 @@ class Trainer:
         self.sampler.statistics.take()  # of an iteration that was broken off
         if episodes:
             saved = dict(tree.get("callbacks", {}))
-            patience = recorded_config(self.run_dir).get("trainer", {}).get("patience")
+            patience = self.recorded.get("trainer", {}).get("patience")
             if patience is not None and self.config.patience is None:
                 saved.pop(EarlyStopping.__name__, None)  # it is asked to go on past its end
             self.callbacks.restore(saved, self.run_dir)
@@ -360,6 +359,17 @@ class Trainer:
 
     def description(self) -> dict[str, Any]:
         """What `config.json` holds: every setting, versions, and the hash of the task set."""
+        return {
+            **self._settings(),
+            "trainer": to_dict(self.config),
+            "spec": spec_to_dict(self.suite.spec),
+            "seed": self.config.seed,
+            "protocol": self.protocol(),
+            **provenance(self.suite),
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Those of algorithm and suite."""
         suite = to_dict(self.suite.config) if self.suite.config is not None else {}
         return {
             "algorithm": {
@@ -368,11 +378,6 @@ class Trainer:
                 **to_dict(self.algorithm.config),
             },
             "suite": {"name": self.suite.name, **suite},
-            "trainer": to_dict(self.config),
-            "spec": spec_to_dict(self.suite.spec),
-            "seed": self.config.seed,
-            "protocol": self.protocol(),
-            **provenance(self.suite),
         }
 
     def _forget(self) -> None:
@@ -391,9 +396,10 @@ class Trainer:
     def _owner(self, description: dict[str, Any]) -> dict[str, Any]:
         return {"run": description.get("run"), "seed": self.config.seed}
 
-    def _check_start_is_the_same(self) -> None:
-        """Raise a ConfigError where a run that goes on is asked to have begun otherwise."""
-        before, own = recorded_config(self.run_dir).get("trainer", {}), to_dict(self.config)
+    def _check_alike(self) -> None:
+        """Raise a ConfigError where a run that goes on began otherwise, or had other settings."""
+        recorded, own = recorded_config(self.run_dir), to_dict(self.config)
+        before = recorded.get("trainer", {})
         for name in ("seed", "init_from"):
             was = before.get(name, own[name])
             check(
@@ -401,18 +407,14 @@ class Trainer:
                 f"{self.run_dir} began with {name} {was}, and goes on with it, not {own[name]}: "
                 "train another run for that",
             )
-
-    def _check_settings(self) -> None:
-        """Raise a ConfigError where a run that goes on would do so with other settings."""
-        before, own = recorded_config(self.run_dir), self.description()
         looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
-        for part in ("algorithm", "suite"):
-            was, now = flat(before.get(part, {})), flat(own[part])
-            for name in [n for n in now if n in was and n not in looked_at_elsewhere]:
+        for part, settings in self._settings().items():
+            had, has = flat(recorded.get(part, {})), flat(settings)
+            for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
                 check(
-                    was[name] == now[name],
-                    f"{self.run_dir} was trained with {part}.{name} {was[name]}, and goes on with "
-                    f"it, not {now[name]}: train another run for that",
+                    had[name] == has[name],
+                    f"{self.run_dir} was trained with {part}.{name} {had[name]}, and goes on with "
+                    f"it, not {has[name]}: train another run for that",
                 )
 
     def _check_networks(self) -> None:

@@ -180,6 +180,7 @@ def test_tasks_may_be_listed_as_tasks():
     [
         ([1, 2, 3], [3.0, 4.0], False),
         ([1, 2, 3], [4.0], True),
+        ([2**24], [2**24 + 1], True),
         ([{"g": np.array([1, 2], np.float32)}], [{"g": np.array([1, 2])}], False),
         (TaskRange("t", lambda rng: int(rng.integers(3))), [0, 1], False),
         (TaskRange("t", lambda rng: int(rng.integers(3))), [3.0, 4.0], True),
@@ -236,6 +237,15 @@ def test_a_step_of_gymnasiums_kind_is_told_what_is_asked_for():
 def test_zeros_and_ones_are_no_fractions():
     with pytest.raises(EnvironmentFault, match=r"zeros and ones .* is float32"):
         begun(Still(bits=jnp.float32))
+
+    class Begun(Still):
+        def reset(self, key, task):
+            return jnp.zeros(2), jnp.full(2, 0.3)
+
+    with pytest.raises(
+        EnvironmentFault, match=r"first observation .* zeros and ones .* is float32"
+    ):
+        begun(Begun())
 
 
 def test_an_observation_may_be_a_list():

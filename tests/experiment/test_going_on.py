@@ -94,6 +94,8 @@ def test_evaluations_by_another_protocol_are_left_out(tmp_path):
             again.resume()
     with pytest.warns(UserWarning, match="a: 2 of 3 evaluations are by another protocol"):
         groups = load_groups([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(ConfigError, match="expected folders, or groups that are loaded, not both"):
+        adaptax.compare([*groups, tmp_path / "a"])
     rows = [[e["num_tasks"] for e in run.evaluations] for group in groups for run in group.runs]
     assert rows == [[4], [4, 4, 4]]
 

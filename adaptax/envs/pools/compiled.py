@@ -245,11 +245,11 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
         extras = step_extras(spec, step)
         for name, x in {"the first observation": obs, "next_obs": step.next_obs}.items():
             _check_shape(name, x, (spec.observation_size,))
+            if spec.binary:
+                _check_exact(name, x)
         ends = {"terminated": step.terminated, "truncated": step.truncated}
         for name, x in {"reward": step.reward, **ends, **extras}.items():
             _check_shape(name, 0 if x is None else x, ())
-        if spec.binary:
-            _check_exact("an observation of zeros and ones", step.next_obs)
         _check_state(state, after)
         return extras
 
@@ -268,7 +268,8 @@ def _check_exact(name: str, x: Any) -> None:
     kind = jnp.asarray(x).dtype
     if kind.kind not in "biu":
         raise EnvironmentFault(
-            f"{name} of a compiled environment is {kind}; it is to be of bools or integers"
+            f"{name} of a compiled environment, zeros and ones by its spec, is {kind}; bools or "
+            "integers are asked for"
         )
 
 

@@ -133,9 +133,8 @@ def as_float32(values: Any, what: str) -> np.ndarray:
     Raises a TypeError where they are no real numbers.
     """
     array = np.asarray(values)
-    if array.dtype.kind not in "biufO":
-        raise TypeError(f"{what} {reprlib.repr(values)} is not made of real numbers")
-    if array.dtype.kind == "O" and any(x is None for x in array.flat):
+    lacks_some = array.dtype.kind == "O" and any(x is None for x in array.flat)
+    if array.dtype.kind not in "biufO" or lacks_some:
         raise TypeError(f"{what} {reprlib.repr(values)} is not made of real numbers")
     with np.errstate(over="ignore"):  # the pools refuse infinities, by name
         return array.astype(np.float32, copy=False)

@@ -168,13 +168,7 @@ def vector_spec(make_vec: MakeVec, horizon: int | None, trial_episodes: int, tas
         own = [getattr(layer, "max_episode_steps", None) for layer in (vec.spec, vec)]
         if isinstance(vec.unwrapped, SyncVectorEnv):
             own += _limits(vec.unwrapped.envs[0])
-        limit = within_limits(horizon, own, vec)
-        longest = min((steps for steps in own if steps is not None), default=limit)
-        check(
-            lanes.can_reset_one or limit == longest,
-            f"horizon {limit} is under the time limit of {vec}, {longest} steps; it alone resets "
-            "its lanes, so leave the horizon out",
-        )
+        limit = within_limits(horizon, own, vec, can_cut=lanes.can_reset_one)
         lanes.reset_all(0, task)
         idle = np.zeros(lanes.action.shape, lanes.action.dtype)
         step, _ = lanes.step([lanes.decode(idle)])
