@@ -117,12 +117,13 @@ def judged(folder: Path) -> dict[str, Any]:
 
 
 def per_cent(figures: list[float | None]) -> str:
-    """Mean of those that there are, and its interval where there are seeds enough."""
+    """Mean of those that there are, its interval where they are enough, their number if not all."""
     values = 100 * np.array([figure for figure in figures if figure is not None])
+    some = f" ({len(values)} of them)" if len(values) < len(figures) else ""
     if len(values) < MIN_SEEDS:
-        return f"{values.mean():.0f}"
+        return f"{values.mean():.0f}{some}"
     low, high = student_interval(values)
-    return f"{values.mean():.0f} [{low:.0f}, {high:.0f}]"
+    return f"{values.mean():.0f} [{low:.0f}, {high:.0f}]{some}"
 
 
 def write(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import math
 import re
 import sys
 import textwrap
@@ -14,14 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import jax
 import numpy as np
 
+from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import ALGORITHMS
+from adaptax.core.errors import ConfigError
+from adaptax.core.spec import ActionSpace, Continuous, Discrete, EnvSpec, MultiDiscrete
 from adaptax.envs.registry import SUITES
+from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.recipe import TABLES, Measured, Recipe, all_recipes
 from adaptax.experiment.statistics import student_interval
 from adaptax.experiment.trainer import TrainerConfig
+from adaptax.networks.convolutions import Convolutions
+from adaptax.networks.memory import MemoryConfig
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from recipes import peer_of
@@ -56,6 +64,7 @@ def _lines() -> Iterator[str]:
     yield from _settings(EvaluatorConfig)
     yield "## Algorithms\n"
     yield "`--algorithm.NAME`; in Python `make_algorithm(algorithm, spec, NAME=...)`.\n"
+    yield from _capabilities()
     for algorithm in ALGORITHMS.values():
         page = f"[{algorithm.name}](algorithms/{algorithm.name}.md)"
         yield f"### {algorithm.name}\n\n{page}: {algorithm.summary}.\n"
@@ -66,6 +75,64 @@ def _lines() -> Iterator[str]:
         summary = suite.summary[0].upper() + suite.summary[1:]
         yield f"### {suite.name}\n\n{summary}.\n"
         yield from _settings(suite.load()[0])
+
+
+CAPABILITIES = """\
+What each can take: actions that are continuous, one choice or several; whether it sees pictures
+by convolutions; whether it has a memory (optional: by its setting `memory`); whether seeds of a
+group on a suite that compiles train in [one program](running.md#groups). As the classes themselves
+say, asked by `make docs`.
+"""
+ACTIONS = {
+    "continuous": Continuous(2),
+    "one choice": Discrete(2),
+    "several choices": MultiDiscrete((2, 3)),
+}
+PICTURE = (8, 8, 1)
+
+
+def _capabilities() -> Iterator[str]:
+    yield CAPABILITIES
+    heads = ["algorithm", *ACTIONS, "pictures", "memory", "one program"]
+    yield f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}"
+    for entry in ALGORITHMS.values():
+        kind, config = entry.load()
+        taken = {
+            name: made
+            for name, action in ACTIONS.items()
+            if (made := _made_for(entry.name, action)) is not None
+        }
+        convolves = any(map(_convolves, taken.values()))
+        one_program = kind.traceable and kind.collects_in_program
+        fits = (*(name in taken for name in ACTIONS), convolves, one_program)
+        cells = ["yes" if fit else "" for fit in fits]
+        cells.insert(-1, _memory(config))
+        yield f"| [{entry.name}](algorithms/{entry.name}.md) | {' | '.join(cells)} |"
+    yield ""
+
+
+def _made_for(name: str, action: ActionSpace) -> Algorithm[Any, Any] | None:
+    """An algorithm for pictures and such actions; None where it does not take these."""
+    try:
+        return make_algorithm(name, EnvSpec(math.prod(PICTURE), action, 5, picture=PICTURE))
+    except ConfigError:
+        return None
+
+
+def _convolves(algorithm: Algorithm[Any, Any]) -> bool:
+    """Whether any of its parameters are convolutions'."""
+    if not algorithm.traceable:
+        return False
+    state = jax.eval_shape(algorithm.init, jax.random.key(0))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return any(Convolutions.__name__ in jax.tree_util.keystr(path) for path, _ in leaves)
+
+
+def _memory(config: type[Any]) -> str:
+    memory = getattr(config(), "memory", None)
+    if isinstance(memory, MemoryConfig):
+        return "optional" if memory.kind == "none" else "yes"
+    return ""
 
 
 def _settings(config: type[Any]) -> Iterator[str]:
@@ -164,8 +231,8 @@ num_steps = 50000
 
 Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds, and
 Student's 95 % interval of it. Steps are environment steps; minutes are of processor time of a run
-on one core of the machine named in the figures, median over seeds: start and evaluations included,
-programs compiled by the first of them. Beside it, where it has such an environment,
+on one core of the machine named in the figures, median over seeds: start and evaluations included;
+only the first seed's time includes compilation. Beside it, where it has such an environment,
 Stable-Baselines3 with the settings of RL Baselines3 Zoo (rl_zoo3 2.9), as many steps as these say,
 20 episodes of its last policy; on MuJoCo's environments, which are of version 5 here, those that it
 has for version 4.

@@ -63,7 +63,7 @@ from adaptax.experiment.run_dir import (
     write_config,
 )
 from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
-from adaptax.experiment.trainer_config import TrainerConfig, warn_of_days
+from adaptax.experiment.trainer_config import TrainerConfig, warn_of_cut_episodes, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_resumable, saved_state
 from adaptax.learning.minibatches import at_zero_after, iterations_within, over_the_run
@@ -274,13 +274,15 @@ class Trainer:
     def check_start(self) -> None:
         """Raise an AdaptaxError where a run cannot begin; nothing is written or said.
 
-        A warning where it will take days for certain.
+        A warning where it will take days for certain, or where no lane gets to an episode's end.
         """
         installed_callbacks(self.config.callbacks)
         self._check_apart()
         check_run_dir(self.run_dir, overwrite=self.config.overwrite)
         self.algorithm.check_size()
         warn_of_days(self.config)
+        if self.sampler.num_listed != 1:
+            warn_of_cut_episodes(self.algorithm.config, self.suite.spec.horizon)
         if self.config.init_from is not None:
             self._transferred = self._first_state()
 

@@ -94,6 +94,22 @@ def trainer_config(settings: Mapping[str, Any]) -> TrainerConfig:
     return from_dict(TrainerConfig, {"run_dir": ".", **settings}, where="trainer")
 
 
+def warn_of_cut_episodes(config: Any, horizon: int) -> None:
+    """Warn where iterations, each on tasks of its own, end before an episode may have ended."""
+    num_steps, num_lanes = (
+        getattr(config, name, None) for name in ("iteration_steps", "num_lanes")
+    )
+    if num_steps is None or num_lanes is None or num_steps >= num_lanes * horizon:
+        return
+    longer = "--algorithm.num-cycles" if hasattr(config, "num_cycles") else "--algorithm.num-steps"
+    warnings.warn(
+        f"every iteration begins episodes on new tasks, and of these, {horizon} steps at most, it "
+        f"sees the first {num_steps // num_lanes}: {longer} or fewer --algorithm.num-lanes have it "
+        "see all",
+        stacklevel=3,
+    )
+
+
 def warn_of_days(config: TrainerConfig) -> None:
     """Warn where so many environment steps are asked for that they take days in any case."""
     limits = config.limits()

@@ -188,22 +188,28 @@ def _falls(config: Any) -> bool:
 def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, num_parts: int) -> jax.Array:
     """Indices [num_epochs * num_parts, b] of the minibatches of passes over n entries.
 
-    In a pass every entry comes once, in an order of its own; those that are not `valid` [n] come
-    last, so that they share as few minibatches as possible with the others. Minibatches differ by
-    one entry where num_parts does not divide n; the smaller ones are filled up with the index n.
+    In a pass every entry that is `valid` [n] comes once, in an order of its own. Minibatches are as
+    many of the `num_parts` as the valid ones are of all, and differ by one entry at most; what is
+    left of them, and the other parts, are filled up with an entry that is not valid, or with the
+    index n where num_parts does not divide n.
     """
     n = valid.shape[0]
-    parts = np.array_split(np.arange(n), num_parts)
-    size = len(parts[0])
-    places = np.stack([np.pad(p, (0, size - len(p)), constant_values=n) for p in parts])
+    part, slot = np.arange(num_parts)[:, None], np.arange(-(-n // num_parts))
+    num_valid = jnp.sum(valid)
+    num_used = jnp.maximum(jnp.sum(num_valid > part * n // num_parts), 1)
+    size, num_larger = num_valid // num_used, num_valid % num_used
+    place = part * size + jnp.minimum(part, num_larger) + slot
+    there = (part < num_used) & (slot < size + (part < num_larger))
+    filler = n if n % num_parts else n - 1
+    places = jnp.where(there, place, filler)
 
     def one_pass(epoch_key: jax.Array) -> jax.Array:
         order = jax.random.permutation(epoch_key, n)
         order = order[jnp.argsort(~valid[order], stable=True)]
-        return order.reshape(places.shape) if places.size == n else jnp.append(order, n)[places]
+        return jnp.append(order, n)[places]
 
     order = jax.vmap(one_pass)(jax.random.split(key, num_epochs))
-    return order.reshape(-1, size)
+    return order.reshape(-1, order.shape[-1])
 
 
 def run_passes(

@@ -90,6 +90,8 @@ class ActorCritic(nn.Module):
     max_std: float | None = None
     tanh_mean: bool = False
     """Whether the mean of continuous actions is squashed to their bounds by tanh."""
+    state_dependent_std: bool = False
+    """Whether the standard deviation of continuous actions follows from features, too."""
     value_bins: int | None = None
     """Bins K whose logits [*lanes, K] stand for the value; None: it is a number."""
 
@@ -115,6 +117,7 @@ class ActorCritic(nn.Module):
             self.max_std,
             linear=self.linear_heads,
             tanh_mean=self.tanh_mean,
+            state_dependent_std=self.state_dependent_std,
             parent=None,
         )
         value_head = ValueHead(self.linear_heads, self.value_bins, parent=None)

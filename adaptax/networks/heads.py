@@ -19,7 +19,7 @@ from adaptax.networks.mlp import MLP, dense
 class ActionHead(nn.Module):
     """Features [..., F] -> a distribution over the actions of `space`.
 
-    Gaussian with a state-independent log standard deviation for continuous actions,
+    Gaussian for continuous actions, its log standard deviation a parameter or a second output;
     categorical for discrete ones, independently for each part of several choices. The last layer
     starts near zero, so that the first policy ignores its input.
     """
@@ -34,6 +34,8 @@ class ActionHead(nn.Module):
     """Whether a Gaussian's mean is squashed to the actions' bounds -1 and 1 by tanh."""
     linear: bool = True
     """Whether the last layer is here; else `features` are its output."""
+    state_dependent_std: bool = False
+    """Whether a Gaussian's standard deviation follows from the features too."""
 
     @nn.compact
     def __call__(self, features: jax.Array) -> Distribution:
@@ -49,6 +51,8 @@ class ActionHead(nn.Module):
             return DiagonalGaussian(output, jnp.full_like(output, jnp.log(self.init_std)))
         start = nn.initializers.constant(jnp.log(self.init_std))
         log_std = self.param("log_std", start, (self.space.size,))
+        if self.state_dependent_std:
+            log_std = log_std + dense(self.space.size, scale=0.01)(features)
         log_std = jnp.maximum(log_std, jnp.log(self.min_std))
         if self.max_std is not None:
             log_std = jnp.minimum(log_std, jnp.log(self.max_std))

@@ -428,6 +428,12 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
             {"entropy_method": "regularized", "stop_entropy_gradient": True},
             "does nothing with stop_entropy_gradient",
         ),
+        (
+            {"entropy_method": "regularized", "use_neg_logli_entropy": True},
+            "does nothing with use_neg_logli_entropy",
+        ),
+        ({"use_softplus_entropy": True}, "use_softplus_entropy needs entropy_method"),
+        ({"stop_entropy_gradient": True}, "stop_entropy_gradient needs entropy_method"),
         ({"entropy_method": "min"}, "entropy_method"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],
@@ -522,15 +528,15 @@ def test_entropy_is_the_analytic_one_unless_settings_say_otherwise():
     acted, action = DiagonalGaussian(jnp.zeros((3, 2)), jnp.full((3, 2), -1.0)), jnp.ones((3, 2))
     plain = rl2.entropy(RL2Config(), acted, action)
     np.testing.assert_allclose(plain, np.log(2 * np.pi * np.e) - 2.0, rtol=1e-6)
-    soft = rl2.entropy(RL2Config(use_softplus_entropy=True), acted, action)
+    soft = rl2.entropy(RL2Config(**MAX, use_softplus_entropy=True), acted, action)
     np.testing.assert_allclose(soft, np.log1p(np.exp(plain)), rtol=1e-6)
-    by_action = rl2.entropy(RL2Config(use_neg_logli_entropy=True), acted, action)
+    by_action = rl2.entropy(RL2Config(**MAX, use_neg_logli_entropy=True), acted, action)
     np.testing.assert_allclose(by_action, np.log(2 * np.pi) - 2.0 + np.exp(2.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_entropy_has_a_gradient_unless_it_is_stopped(stopped):
-    config = RL2Config(stop_entropy_gradient=stopped)
+    config = RL2Config(**MAX) if stopped else RL2Config()
 
     def entropy(log_std):
         return rl2.entropy(config, DiagonalGaussian(jnp.zeros(2), log_std), jnp.ones(2))

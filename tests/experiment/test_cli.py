@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -395,6 +396,29 @@ def test_steps_that_take_days_are_a_warning_before_the_run_begins(inside, capsys
     (warning,) = capsys.readouterr().err.splitlines()
     assert "may take 12 days or more: it is of 1,000,000,000,000 environment steps" in warning
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "suite", "settings", "words"),
+    [
+        ("a2c", "point-goal", {}, "20 steps at most, it sees the first 16: --algorithm.num-steps"),
+        ("a2c", "point-goal", {"num_steps": 160, "num_lanes": 8}, None),
+        ("a2c", "point-goal", {"num_episodes": 1}, None),
+        ("a2c", "cartpole", {}, None),
+        ("sac", "point-goal", {"num_cycles": 3, "num_steps": 12, "num_lanes": 4}, "first 9: "),
+        ("sac", "point-goal", {"num_cycles": 10, "num_steps": 8, "num_lanes": 4}, None),
+    ],
+)
+def test_episodes_that_no_iteration_sees_the_end_of_are_a_warning(
+    tmp_path, algorithm, suite, settings, words
+):
+    made = adaptax.make_suite(suite)
+    run = adaptax.TrainerConfig(tmp_path / "run", num_iterations=1)
+    trainer = Trainer(run, adaptax.make_algorithm(algorithm, made.spec, **settings), made)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer.check_start()
+    assert [words in str(warning.message) for warning in told] == [True] * (words is not None)
 
 
 def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):

@@ -53,10 +53,28 @@ def test_every_entry_comes_once_in_a_pass():
     assert len({tuple(row) for row in rows}) == 3
 
 
-def test_entries_that_are_not_valid_come_last():
-    valid = jnp.array([False, True, False, True, True, False])
-    rows = np.asarray(shuffled_rows(KEY, valid, num_epochs=2, num_parts=2)).reshape(2, 2, 3)
-    assert valid[rows[:, 0]].all() and not valid[rows[:, 1]].any()
+@pytest.mark.parametrize(
+    ("num", "num_valid", "num_parts", "sizes"),
+    [
+        (6, 3, 2, [3, 0]),
+        (6, 4, 2, [2, 2]),
+        (7, 4, 3, [2, 2, 0]),
+        (20, 11, 2, [6, 5]),
+        (1000, 101, 10, [51, 50] + 8 * [0]),
+        (12, 0, 3, [0, 0, 0]),
+        (12, 1, 12, [1] + 11 * [0]),
+    ],
+)
+def test_valid_entries_are_shared_out_evenly_among_no_more_parts_than_they_fill(
+    num, num_valid, num_parts, sizes
+):
+    valid = np.zeros(num, bool)
+    valid[np.random.default_rng(num).permutation(num)[:num_valid]] = True
+    rows = np.asarray(shuffled_rows(KEY, jnp.asarray(valid), num_epochs=2, num_parts=num_parts))
+    for one in rows.reshape(2, num_parts, -1):
+        found = np.append(valid, False)[one]
+        np.testing.assert_array_equal(found.sum(1), sizes)
+        np.testing.assert_array_equal(np.sort(one[found]), np.flatnonzero(valid))
 
 
 def test_minibatches_that_lack_an_entry_are_filled_up_with_n():

@@ -53,6 +53,20 @@ def test_no_gradient_leads_back_from_beyond_the_range():
     np.testing.assert_allclose(gradient["params"]["log_std"], [0, 1, 1, 0], rtol=1e-6)
 
 
+def test_deviations_that_follow_from_features_are_a_second_layer_of_them():
+    head = ActionHead(SPACE, 0.7, min_std=0.01, max_std=50.0, state_dependent_std=True)
+    first = head.init(KEY, FEATURES)
+    np.testing.assert_allclose(np.exp(head.apply(first, FEATURES).log_std), 0.7, rtol=0.2)
+    params = with_log_std(first)
+    own, found = params["params"], head.apply(params, FEATURES)
+    log_std = LOG_STD + FEATURES @ np.asarray(own["Dense_1"]["kernel"]) + own["Dense_1"]["bias"]
+    within = np.clip(log_std, np.log(0.01), np.log(50.0))
+    assert (within == log_std).any() and (within != log_std).any()
+    np.testing.assert_allclose(found.log_std, within, rtol=1e-5, atol=1e-6)
+    free = head.clone(state_dependent_std=False).apply(params, FEATURES)
+    np.testing.assert_array_equal(found.mean, free.mean)
+
+
 def test_without_a_range_the_floor_is_all_there_is():
     network = ActorCritic(SPACE, (3,))
     params = with_log_std(init_params(network, KEY, 3))
@@ -83,9 +97,11 @@ def test_choices_are_as_without_them():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("state_dependent_std", [False, True])
 @pytest.mark.parametrize("name", ["rl2-ppo", "rl2-trpo", "varibad"])
-def test_agents_act_within_them_and_padding_changes_nothing(name):
+def test_agents_act_within_them_and_padding_changes_nothing(name, state_dependent_std):
     settings = {**SMALL_TRIALS, **BOUNDED, "init_std": 0.5}
+    settings["state_dependent_std"] = state_dependent_std
     first, *_ = check_padding_counts_for_nothing(
         lambda spec: make_algorithm(name, spec, **settings)
     )
@@ -101,6 +117,10 @@ def test_agents_act_within_them_and_padding_changes_nothing(name):
         ({"min_std": 0.6}, "init_std 0.5 must be at least min_std 0.6"),
         ({"min_std": 0.0}, "min_std must be greater than 0, not 0.0"),
         ({"max_std": -1.0}, "max_std must be greater than 0, not -1.0"),
+        (
+            {"state_dependent_std": True, "heads": HeadsConfig("generated")},
+            "state_dependent_std needs heads of kind 'plain' or 'state': generated ones give means",
+        ),
     ],
 )
 def test_ranges_that_cannot_be_are_refused(settings, message):

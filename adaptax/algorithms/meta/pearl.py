@@ -83,7 +83,8 @@ class PEARLConfig(Hyperparameters):
     update_post_train: int = 1
     """Episodes on an inferred z before it is inferred again; the first ones are on the prior's."""
     num_updates: int = 2000
-    """Gradient steps an iteration (the originals' `num_steps_per_epoch`)."""
+    """Draws of tasks an iteration (the originals' `num_steps_per_epoch`), each for one gradient
+    step, or one for each part of its contexts."""
     num_update_tasks: int = 16
     """Tasks of a gradient step."""
     batch_size: int = 256
@@ -91,8 +92,8 @@ class PEARLConfig(Hyperparameters):
     context_size: int = 100
     """Transitions of each task to infer z from."""
     context_minibatch_size: int | None = None
-    """Transitions of the parts that these are split into, with a gradient step for each; None:
-    they are not."""
+    """Transitions of each of as many contexts as make that number, drawn apart, with a gradient
+    step and a minibatch of its own for each; None: one context has them all."""
     buffer_size: int = 50_000
     """Transitions kept of each task; the published run ends with half as many."""
     latent_size: int = 5

@@ -109,8 +109,12 @@ class RL2Config(Hyperparameters):
     """Largest standard deviation of actions, likewise; None: there is none."""
     tanh_mean: bool = False
     """Whether the mean of continuous actions is squashed to their bounds -1 and 1 by tanh."""
+    state_dependent_std: bool = False
+    """Whether the standard deviation of continuous actions follows from what the agent sees and
+    remembers, so that it can be sure in one task and explore in another; else one for all."""
     reward_scale: float = 0.1
-    """Factor on rewards before returns: keeps value targets near 1. The agent sees raw rewards."""
+    """Factor on rewards before returns: keeps value targets near 1. What the agent sees of rewards
+    is without it."""
     normalize_rewards: bool = False
     """Whether that factor is on rewards in units of their standard deviation so far, each class of
     tasks by its own, so that none of them outweighs the others in what is learned."""
@@ -145,12 +149,19 @@ class RL2Config(Hyperparameters):
         most = "" if high is None else f" and at most max_std {high}"
         within = f"init_std {first} must be at least min_std {low}{most}"
         check(low <= first <= (high or first), within)
+        generated = self.heads.kind == "generated"
+        check(
+            not (self.state_dependent_std and generated),
+            "state_dependent_std needs heads of kind 'plain' or 'state': generated ones give means",
+        )
 
     def _check_entropy(self) -> None:
         coeff, method = self.entropy_coeff, self.entropy_method
         check_not_negative(self, "entropy_coeff")
         if method == "no_entropy":
             needs = "needs entropy_method 'regularized' or 'max', not 'no_entropy'"
+            for name in ("use_softplus_entropy", "use_neg_logli_entropy", "stop_entropy_gradient"):
+                check(not getattr(self, name), f"{name} {needs}")
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")
             schedule = self.entropy_schedule
             check(schedule == "constant", f"entropy_schedule {schedule!r} {needs}")
@@ -158,6 +169,11 @@ class RL2Config(Hyperparameters):
             # As a term of the objective it teaches by its gradient alone.
             free = not self.stop_entropy_gradient
             check(free, "entropy_method 'regularized' does nothing with stop_entropy_gradient")
+            # The mean of its gradient over actions that the policy draws is 0.
+            by_entropy = not self.use_neg_logli_entropy
+            check(
+                by_entropy, "entropy_method 'regularized' does nothing with use_neg_logli_entropy"
+            )
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
             # gradient it would count twice, as reward and as a term.
@@ -209,7 +225,7 @@ def input_size(spec: EnvSpec) -> int:
 
 def policy_settings(config: RL2Config) -> dict[str, Any]:
     """The fields of an `ActorCritic` that say what a Gaussian policy is like."""
-    names = "init_std", "min_std", "max_std", "tanh_mean"
+    names = "init_std", "min_std", "max_std", "tanh_mean", "state_dependent_std"
     return {name: getattr(config, name) for name in names}
 
 

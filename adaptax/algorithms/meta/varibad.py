@@ -81,7 +81,7 @@ class VariBADConfig(RL2PPOConfig):
     kl_coeff: float = 1.0
     """Weight of the KL from each belief to the one before it."""
     elbo_lr: float = 1e-3
-    """Adam's step size for encoder and decoders."""
+    """Adam's step size for encoder and decoders; it stays as it is, whatever `lr_schedule`."""
     buffer_size: int = 1000
     """Trials, the last ones, that encoder and decoders learn from; the authors' 10,000 are more
     than fits into a snapshot."""

@@ -90,7 +90,8 @@ class OnPolicyConfig(Hyperparameters):
     """Lambda of the advantages: 0 trusts the value after one step, 1 only after all of them."""
     normalize_advantage: Normalization = "batch"
     """Whose moments give the policy's advantages mean 0 and standard deviation 1: those of the
-    iteration, of each lane, of all so far, or none."""
+    iteration, of each lane, of all so far, or none; with none they are in units of the returns'
+    deviation where `normalize_returns` is on."""
     positive_advantage: ClassVar[bool] = False
     num_minibatches: int = 32
     """Parts of a pass over the data; of whole lanes with a memory, of which each has at least
