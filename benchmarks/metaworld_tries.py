@@ -1,8 +1,8 @@
-"""What helps rl2-ppo on ML10: settings tried for 1.2 million steps.
+"""What helps rl2-ppo on ML10 and ML1: settings tried for one or two million steps.
 
 A try is the settings below and flags of its own. It is judged by its success in training, over the
-last 200,000 steps, and on 50 held-out pairs of class and goal after one episode with adaptation.
-One that was ended after a million steps counts; `num_steps` says so.
+last five iterations, and on ML10 on 50 held-out pairs of class and goal after two episodes with
+adaptation. One that was ended before its end counts; `num_steps` says so.
 
     python benchmarks/metaworld_tries.py run [SETTING ...] [--seeds 0 1 2] [--core C]
     python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
@@ -17,6 +17,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,43 @@ from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "metaworld-tries"
-OUT = ROOT / "results" / "metaworld" / "ml10-tries.json"
-"""Figures by setting and seed."""
+RESULTS = ROOT / "results" / "metaworld"
 PAGE = ROOT / "docs" / "meta-world.md"
-MARK = "<!-- tries -->"
 LAST = 5
-"""Iterations, of 40,000 steps, that success in training is of."""
+"""Iterations that success in training is of."""
 MIN_SEEDS = 3
 """Fewer have no interval."""
-NUM_ITERATIONS = 30
-LEAST_ITERATIONS = 25
-BASE = f"""--recipe none --num-iterations {NUM_ITERATIONS} --suite.num-workers 0
-    --evaluation-interval 30 --snapshot-interval 30 --evaluation.num-tasks 50
+
+
+@dataclass(frozen=True)
+class Tries:
+    """Settings beside each other, in a file of figures and a table of the page."""
+
+    name: str
+    """NAME-tries.json, and the table between `<!-- NAME tries -->`."""
+    num_iterations: int
+    """Of a try that is not ended before."""
+    least_iterations: int
+    """That count."""
+    base: str
+    """Flags of all."""
+    settings: dict[str, str]
+    """By name: flags beside these, which come before them."""
+    suites: dict[str, str] = field(default_factory=dict)
+    """By the beginning of a name, where it is not that of all."""
+    algorithms: dict[str, str] = field(default_factory=dict)
+    """By name: what is trained, where it is not rl2-ppo."""
+
+    def words(self, name: str, seed: int) -> list[str]:
+        """The command line that trains one."""
+        algorithm = self.algorithms.get(name, "rl2-ppo")
+        suite = next((x for start, x in self.suites.items() if name.startswith(start)), self.name)
+        common = f"--seed {seed} --recipe none --num-iterations {self.num_iterations}"
+        flags = f"{common} --suite.num-workers 0 {self.base} {self.settings[name]}"
+        return shlex.split(f"train {algorithm} {suite} {flags}")
+
+
+BASE = """--evaluation-interval 30 --snapshot-interval 30 --evaluation.num-tasks 50
     --evaluation.num-episodes 2 --evaluation.num-test-episodes 1
     --algorithm.meta-batch-size 40 --algorithm.num-episodes 2 --algorithm.num-minibatches 2
     --algorithm.lr 1e-3 --algorithm.lr-schedule linear --algorithm.reward-scale 0.005
@@ -54,47 +80,78 @@ TEN = "--algorithm.num-minibatches 10"
 REWARDS = "--algorithm.normalize-rewards --algorithm.reward-scale 0.01"
 BOUNDS = "--algorithm.min-std 0.5 --algorithm.max-std 1.5 --algorithm.tanh-mean"
 RECIPE = f"{PIECES} {TEN} {REWARDS}"
-SETTINGS = {
-    "base": "",
-    "std0.5": "--algorithm.init-std 0.5",
-    "bptt100": f"{PIECES} {TEN}",
-    "bptt100-std0.5-mb20": f"{PIECES} --algorithm.num-minibatches 20 --algorithm.init-std 0.5",
-    "norm": REWARDS,
-    "bptt100-norm": RECIPE,
-    "bptt100-norm-lr5e-4": f"{RECIPE} --algorithm.lr 5e-4",
-    "bptt100-norm-bounds": f"{RECIPE} {BOUNDS}",
-    "generated": f"{RECIPE} --algorithm.heads.kind generated",
-    "state": f"{RECIPE} --algorithm.heads.kind state",
-    "gru256": f"{RECIPE} --algorithm.memory.size 256",
-    "no-memory": f"{RECIPE} --algorithm.memory.kind none",
-    "two-hot": f"{RECIPE} --algorithm.critic two_hot",
-    "linear": f"{RECIPE} --algorithm.critic linear",
-    "episodes4": f"{RECIPE} --algorithm.num-episodes 4 --algorithm.meta-batch-size 20",
-    "transformer": f"{RECIPE} --algorithm.memory.kind transformer --algorithm.memory.context 200",
-    "varibad": RECIPE,
-}
-"""By name: flags beside the base's, which come before them."""
-ALGORITHMS = {"varibad": "varibad"}
-"""By name of a setting: what is trained, where it is not rl2-ppo."""
+TRANSFORMER = "--algorithm.memory.kind transformer --algorithm.memory.context 200"
+ML10 = Tries(
+    "ml10",
+    num_iterations=30,
+    least_iterations=25,
+    base=BASE,
+    settings={
+        "base": "",
+        "std0.5": "--algorithm.init-std 0.5",
+        "bptt100": f"{PIECES} {TEN}",
+        "bptt100-std0.5-mb20": f"{PIECES} --algorithm.num-minibatches 20 --algorithm.init-std 0.5",
+        "norm": REWARDS,
+        "bptt100-norm": RECIPE,
+        "bptt100-norm-lr5e-4": f"{RECIPE} --algorithm.lr 5e-4",
+        "bptt100-norm-bounds": f"{RECIPE} {BOUNDS}",
+        "generated": f"{RECIPE} --algorithm.heads.kind generated",
+        "state": f"{RECIPE} --algorithm.heads.kind state",
+        "gru256": f"{RECIPE} --algorithm.memory.size 256",
+        "no-memory": f"{RECIPE} --algorithm.memory.kind none",
+        "two-hot": f"{RECIPE} --algorithm.critic two_hot",
+        "linear": f"{RECIPE} --algorithm.critic linear",
+        "episodes4": f"{RECIPE} --algorithm.num-episodes 4 --algorithm.meta-batch-size 20",
+        "transformer": f"{RECIPE} {TRANSFORMER}",
+        "varibad": RECIPE,
+    },
+    algorithms={"varibad": "varibad"},
+)
+ML1_BASE = """--evaluation-interval 100 --snapshot-interval 50
+    --algorithm.meta-batch-size 20 --algorithm.num-episodes 2 --algorithm.num-bptt-steps 100
+    --algorithm.num-minibatches 10 --algorithm.lr 5e-4 --algorithm.memory.size 128
+    --algorithm.normalize-rewards --algorithm.reward-scale 0.01 --algorithm.no-normalize-obs
+    --algorithm.init-std 0.5 --algorithm.normalize-advantage sequence
+    --algorithm.entropy-method regularized --algorithm.entropy-coeff 0.001"""
+AS_THEY_ARE = "--algorithm.no-normalize-rewards --algorithm.reward-scale 0.005"
+ML1 = Tries(
+    "ml1",
+    num_iterations=100,
+    least_iterations=40,
+    base=ML1_BASE,
+    settings={
+        "push": "",
+        "push-raw": AS_THEY_ARE,
+        "push-raw-obs": f"{AS_THEY_ARE} --algorithm.normalize-obs",
+        "push-raw-std": f"{AS_THEY_ARE} --algorithm.min-std 0.5 --algorithm.max-std 0.5",
+        "pick-place": "",
+        "pick-place-lr1e-3": "--algorithm.lr 1e-3",
+        "pick-place-batch": "--algorithm.normalize-advantage batch",
+        "pick-place-std1": "--algorithm.init-std 1.0",
+        "pick-place-scale0.1": "--algorithm.reward-scale 0.1",
+    },
+    suites={"push": "ml1-push-v3", "pick-place": "ml1-pick-place-v3"},
+)
+ALL = (ML10, ML1)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train whatever of the chosen has not come to its end."""
     for seed in options.seeds:
-        for name in options.names or SETTINGS:
-            folder = RUNS / f"{name}-{seed}"
-            if not finished(folder):
-                algorithm = ALGORITHMS.get(name, "rl2-ppo")
-                words = shlex.split(f"train {algorithm} ml10 --seed {seed} {BASE} {SETTINGS[name]}")
-                command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
-                command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
-                subprocess.run(command, check=True)
+        for tries in ALL:
+            for name in tries.settings:
+                folder = RUNS / f"{name}-{seed}"
+                if name in (options.names or tries.settings) and not finished(tries, folder):
+                    words = tries.words(name, seed)
+                    command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
+                    command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
+                    subprocess.run(command, check=True)
 
 
-def finished(folder: Path) -> bool:
+def finished(tries: Tries, folder: Path) -> bool:
     """Whether a run came to its end."""
     rows = read_rows(folder / EVALUATIONS)
-    return bool(rows) and rows[-1]["iteration"] == NUM_ITERATIONS
+    return bool(rows) and rows[-1]["iteration"] == tries.num_iterations
 
 
 def judged(folder: Path) -> dict[str, Any]:
@@ -127,33 +184,48 @@ def per_cent(figures: list[float | None]) -> str:
 
 
 def write(options: argparse.Namespace) -> None:
-    """Figures of all runs that are there, beside those of before, and the table."""
-    everything = read_json(OUT)
-    for name in SETTINGS:
-        for path in sorted(RUNS.glob(f"{name}-[0-9]/{PROGRESS}")):
-            if len(read_rows(path)) >= LEAST_ITERATIONS:
-                figures = judged(path.parent)
-                everything.setdefault(name, {})[str(figures["seed"])] = figures
-    write_json(OUT, everything)
-    rows = ["| flags | seeds | million steps | training | held-out |", "|---|---|---|---|---|"]
+    """Figures of all runs that are there, beside those of before, and the tables."""
+    for tries in ALL:
+        out = RESULTS / f"{tries.name}-tries.json"
+        everything = read_json(out)
+        for name in tries.settings:
+            for path in sorted(RUNS.glob(f"{name}-[0-9]/{PROGRESS}")):
+                if len(read_rows(path)) >= tries.least_iterations:
+                    figures = judged(path.parent)
+                    everything.setdefault(name, {})[str(figures["seed"])] = figures
+        write_json(out, everything)
+        with replacing(PAGE) as file:
+            mark = f"<!-- {tries.name} tries -->"
+            file.write(with_table(PAGE.read_text(), mark, table(tries, everything)).encode())
+
+
+def table(tries: Tries, everything: dict[str, dict[str, Any]]) -> list[str]:
+    """A row a setting."""
+    heads = ["suite"] * bool(tries.suites) + ["flags", "seeds", "million steps", "training"]
+    figures = ["success"]
+    if not tries.suites:
+        heads, figures = [*heads, "held-out"], ["success", "held_out"]
+    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name, by_seed in everything.items():
         runs = list(by_seed.values())
-        cells = [per_cent([run[key] for run in runs]) for key in ("success", "held_out")]
-        flags = f"`{SETTINGS[name]}`" if SETTINGS[name] else ""
-        if name in ALGORITHMS:
-            flags = f"{ALGORITHMS[name]}, {flags}"
+        flags = f"`{tries.settings[name]}`" if tries.settings[name] else ""
+        if name in tries.algorithms:
+            flags = f"{tries.algorithms[name]}, {flags}"
         ends = sorted({f"{run['num_steps'] / 1e6:.2g}" for run in runs})
         steps = " to ".join(dict.fromkeys([ends[0], ends[-1]]))
-        rows.append(f"| {flags} | {len(runs)} | {steps} | {' | '.join(cells)} |")
-    with replacing(PAGE) as file:
-        file.write(with_table(PAGE.read_text(), MARK, rows).encode())
+        cells = [x for start, x in tries.suites.items() if name.startswith(start)]
+        cells += [flags, str(len(runs)), steps]
+        cells += [per_cent([run[key] for run in runs]) for key in figures]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def main() -> None:
     """See the head of this file."""
     parser, commands = command_line(__doc__, run, write)
     running = commands["run"]
-    running.add_argument("names", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
+    names = [name for tries in ALL for name in tries.settings]
+    running.add_argument("names", nargs="*", metavar="SETTING", help=", ".join(names))
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     running.add_argument("--core", type=int)
     options = parser.parse_args()
