@@ -40,7 +40,7 @@ MOST_ITERATIONS = 256
 def updated(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
     """What `algorithm.update` gives, compiled if it can be."""
     if not algorithm.traceable:
-        return _with_numbers(algorithm.update(state, data))
+        return learned(algorithm, state, data)
     rows, rest = _rows_apart(algorithm, state)
     run = partial(_compiled_update(tuple(algorithm.compiler_options.items())), algorithm, rows)
     if algorithm.data_by_task:
@@ -56,7 +56,7 @@ def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]
     def run(
         algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
     ) -> tuple[Any, Metrics]:
-        return _with_numbers(algorithm.update(_with_rows(rest, rows), data))
+        return learned(algorithm, _with_rows(rest, rows), data)
 
     return jax.jit(run, donate_argnums=1, compiler_options=dict(options))
 
@@ -267,7 +267,7 @@ def _iteration(
         sampler = SamplerInProgram(whole.env, draws, standing, whole.example, whole.num_listed)
         data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
         assert sampler.plan == whole.plan
-        state, metrics = _with_numbers(algorithm.update(state, data))
+        state, metrics = learned(algorithm, state, data)
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
         return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
 
@@ -314,8 +314,19 @@ def _padded(most: int, x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.zeros((most - len(x), *x.shape[1:]), x.dtype)])
 
 
-def _with_numbers(result: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
-    """What an update gave; a ConfigError where one of its metrics is no number."""
+def learned(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
+    """What an update gives; a ConfigError where it is no state and numbers, or keeps a thing."""
+    before = dict(vars(algorithm))
+    result = algorithm.update(state, data)
+    after = vars(algorithm)
+    kept = [name for name in after if name not in before or before[name] is not after[name]]
+    check(
+        not kept,
+        f"update sets self.{', self.'.join(kept)}, which a compiled program forgets: what it "
+        "learns belongs in the state",
+    )
+    pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    check(pair, "update must give the state after it and a dict of metrics")
     for name, value in result[1].items():
         shape = getattr(value, "shape", ())
         what = f"of shape {shape}" if shape else f"a {type(value).__name__}"

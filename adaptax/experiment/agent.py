@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import reprlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,6 +190,15 @@ class Agent:
             and all(isinstance(rollout, Rollout) for rollout in history),
             "adapt takes a list of one rollout or more: agent.adapt([agent.rollout(carry)])",
         )
+        last, wanted = history[-1], self.algorithm.lanes_per_task
+        had = int(np.sum(last.valid & (last.terminated | last.truncated)))
+        if had < wanted > 1 and not self.algorithm.infers_from_history:
+            warnings.warn(
+                f"{self.algorithm.name} adapts to the last rollout, in training one of {wanted} "
+                f"episodes; this one has {had}: agent.begin(key, {wanted}, record=True) for an "
+                "episode in each of as many lanes",
+                stacklevel=2,
+            )
         adapted = copy.copy(self)
         adapted._take(
             self.algorithm.adapt(self.state, self._actor, history, deterministic=self.deterministic)

@@ -17,7 +17,7 @@ import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.program import Whole, whole_of
-from adaptax.algorithms.registry import find_algorithm
+from adaptax.algorithms.registry import ALGORITHMS, find_algorithm
 from adaptax.core.config import flat, to_dict
 from adaptax.core.errors import (
     AdaptaxError,
@@ -82,6 +82,19 @@ MOST_SKIPPED = 10
 ELSEWHERE = "choose another --run-dir to begin with what it has learned"
 
 
+def _check_named(algorithm: Algorithm[Any, Any]) -> None:
+    """Raise a ConfigError where one of somebody's own goes by the name of one of adaptax's.
+
+    What is recorded is the name, by which commands would run the other one.
+    """
+    entry, kind = ALGORITHMS.get(algorithm.name), type(algorithm)
+    check(
+        entry is None or kind is entry.load()[0],
+        f"{kind.__name__} goes by the name {algorithm.name!r}, which is another algorithm's: "
+        "give the class a `name` of its own",
+    )
+
+
 class Trainer:
     """Trains one algorithm on one suite; all of it lives in `config.run_dir`.
 
@@ -98,6 +111,7 @@ class Trainer:
         for given, kind in ((config, TrainerConfig), (algorithm, Algorithm), (suite, Suite)):
             check_kind(given, kind, "Trainer(config, algorithm, suite)")
         suite.check_made_for(algorithm.spec)
+        _check_named(algorithm)
         self.config, self.suite = config, suite
         self.algorithm = _as_long_as_the_run(algorithm, config)
         self.run_dir = Path(config.run_dir)
@@ -409,6 +423,12 @@ class Trainer:
                 f"{self.run_dir} began with {name} {was}, and goes on with it, not {own[name]}: "
                 "train another run for that",
             )
+        tasks = recorded.get("task_set", self.suite.task_set_hash())
+        check(
+            tasks == self.suite.task_set_hash(),
+            f"{self.run_dir} was trained or is tested on other tasks than this {self.suite.name} "
+            "has: train another run for these",
+        )
         looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
         for part, settings in self._settings().items():
             had, has = flat(recorded.get(part, {})), flat(settings)

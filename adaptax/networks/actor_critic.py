@@ -19,6 +19,8 @@ from adaptax.networks.own import check_module, described, traced
 
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation."""
+TRIED = 3
+"""Steps that somebody's own network is tried on."""
 Outputs = tuple[Distribution, jax.Array]
 """A distribution over actions, and a value or the logits of its bins, batch axes those of the
 observations."""
@@ -193,9 +195,18 @@ def checked_actor_critic(network: Any, input_size: int, value_bins: int | None =
 
     def call(key: jax.Array) -> tuple[()]:
         params, memory = init_params(own, key, input_size), own.initial((2,))
-        _, outputs = own.apply(params, memory, jnp.zeros((2, input_size)), jnp.zeros(2, bool))
-        distribution, value = outputs
+        obs, reset = jnp.zeros((2, TRIED, input_size)), jnp.zeros((2, TRIED), bool)
+        after, (distribution, value) = own.apply(params, memory, obs[:, 0], reset[:, 0])
         found.append((distribution, value))
+        later, (_, values) = own.apply(params, memory, obs, reset, method="sequence")
+        _check_memory("a step", memory, after)
+        _check_memory("a sequence", memory, later)
+        shape = getattr(value, "shape", ())
+        check(
+            values.shape == (*shape[:1], TRIED, *shape[1:]),
+            f"the values of a sequence of {TRIED} steps in 2 lanes have the shape {values.shape}, "
+            f"where one step's have {shape}",
+        )
         return ()
 
     shape = (2,) if value_bins is None else (2, value_bins)
@@ -207,6 +218,11 @@ def checked_actor_critic(network: Any, input_size: int, value_bins: int | None =
     gave = f"{described(distribution)} and a value {described(value)}"
     check(fit, f"{wanted}; these make of inputs [2, {input_size}] {gave}")
     return own
+
+
+def _check_memory(what: str, before: PyTree, after: PyTree) -> None:
+    was, now = (jax.tree.map(lambda x: jnp.asarray(x).aval.str_short(), x) for x in (before, after))
+    check(was == now, f"{what} changes what the memory is like, from {was} to {now}")
 
 
 def has_memory(network: Any) -> bool:

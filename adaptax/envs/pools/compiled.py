@@ -14,6 +14,7 @@ import numpy as np
 from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree, Step, select
+from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
 from adaptax.envs.pools.pool import Slots, check_actions, check_reset, idle
@@ -243,6 +244,7 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
         if step.reward is None or step.next_obs is None:
             raise EnvironmentFault("a step of a compiled environment gives reward and next_obs")
         extras = step_extras(spec, step)
+        _check_declared(spec, step)
         for name, x in {"the first observation": obs, "next_obs": step.next_obs}.items():
             _check_shape(name, x, (spec.observation_size,))
             if spec.binary:
@@ -255,6 +257,16 @@ def _try_step(env: Env, params: tuple[tuple[str, tuple[int, ...], Any], ...]) ->
 
     arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in params}  # type: ignore[no-untyped-call]
     jax.eval_shape(one_step, arrays)
+
+
+def _check_declared(spec: EnvSpec, step: Step) -> None:
+    names = {*spec.info_names, *(["success"] if spec.has_success else [])}
+    for name in sorted(set(step.info) - names):
+        told = "has_success=True" if name == "success" else f"info_names=({name!r},)"
+        raise EnvironmentFault(
+            f"a step of a compiled environment reports {name!r}, of which its spec does not tell: "
+            f"EnvSpec(..., {told})"
+        )
 
 
 def _check_shape(name: str, x: Any, wanted: tuple[int, ...]) -> None:
