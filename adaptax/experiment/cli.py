@@ -328,6 +328,7 @@ def resume_command(args: list[str]) -> None:
     from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
+    from adaptax.experiment.provenance import MACHINE
     from adaptax.experiment.sweep_record import is_sweep
     from adaptax.experiment.weights import not_resumable
 
@@ -346,7 +347,7 @@ def resume_command(args: list[str]) -> None:
         group = load_group(run_dir, seeds, **changes)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
-    trainer = _load(options.run_dir, "may not continue bit for bit", **changes)
+    trainer = _load(options.run_dir, "may not continue bit for bit", MACHINE, **changes)
     _to_its_end(trainer, trainer.resume)
 
 
@@ -390,7 +391,7 @@ def _evaluate(options: EvaluateArgs) -> None:
     given = {name: value for name, value in given.items() if value is not None}
     protocol |= given
     found = "may not compare with what it was"
-    trainer = _load(options.run_dir, found, ("device",), evaluation=protocol)
+    trainer = _load(options.run_dir, found, ("task_set", "device"), evaluation=protocol)
     then = read_config(run_dir).get("protocol", {})
     for name, now in trainer.protocol().items():
         if name in then.keys() - given.keys() and then[name] != now:
@@ -688,16 +689,16 @@ def set_up_process(num_cores: int | None) -> None:
     check_platform()
 
 
-def _load(run_dir: str, consequence: str, names: Sequence[str] = (), **changes: Any) -> Any:
+def _load(run_dir: str, consequence: str, names: Sequence[str], **changes: Any) -> Any:
     """The trainer of a run, with a warning where what the named fields say is not as recorded."""
     from adaptax.experiment.build import load_run
     from adaptax.experiment.pretrained import run_path
-    from adaptax.experiment.provenance import MACHINE, differences, provenance
+    from adaptax.experiment.provenance import differences, provenance
     from adaptax.experiment.run_dir import read_config
 
     trainer = load_run(run_dir, **changes)
     recorded = read_config(run_path(run_dir))
-    found = differences(recorded, provenance(trainer.suite), names or MACHINE)
+    found = differences(recorded, provenance(trainer.suite), names)
     if found:
         warnings.warn(f"{run_dir} {consequence}: {'; '.join(found)}", stacklevel=2)
     return trainer

@@ -76,12 +76,12 @@ def _same_class(own: str, trained: Any) -> bool:
 
 
 def differences(
-    recorded: dict[str, Any], present: dict[str, Any], names: Sequence[str] = MACHINE
+    recorded: dict[str, Any], present: dict[str, Any], names: Sequence[str]
 ) -> list[str]:
-    """What differs between two provenances, in the named fields too, one line each."""
+    """What differs between two provenances, in the named fields and versions, one line each."""
     found = [
         f"{name} was {recorded.get(name)}, is {present.get(name)}"
-        for name in ("task_set", *names)
+        for name in names
         if recorded.get(name) != present.get(name)
     ]
     then = recorded.get("versions", {})

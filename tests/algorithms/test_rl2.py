@@ -432,8 +432,6 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
             {"entropy_method": "regularized", "use_neg_logli_entropy": True},
             "does nothing with use_neg_logli_entropy",
         ),
-        ({"use_softplus_entropy": True}, "use_softplus_entropy needs entropy_method"),
-        ({"stop_entropy_gradient": True}, "stop_entropy_gradient needs entropy_method"),
         ({"entropy_method": "min"}, "entropy_method"),
         ({"meta_batch_size": 4, "num_minibatches": 3}, "multiple of"),
     ],

@@ -299,8 +299,7 @@ def acted(policy: dict[str, Any], steps: dict[str, np.ndarray], seed: int) -> np
 
 
 VALUE = {"num_epochs": 3, "num_minibatches": 6, "lr": 0.02}
-"""Of 28 entries, padding among them: minibatches of 5."""
-ESTIMATES = on_policy.ValueFit(discount=0.95, gae_lambda=0.9, batch_size=5)
+ESTIMATES = on_policy.ValueFit(discount=0.95, gae_lambda=0.9, num_minibatches=6)
 
 
 def test_ppo_moves_as_its_oracle():
@@ -316,11 +315,11 @@ def test_ppo_moves_as_its_oracle():
         orders = ours.orders(log_prob.size, 3, 2)
         ours.update(rollout_of(steps, log_prob=log_prob))
         lanes = as_lanes({**steps, "log_prob": log_prob})
-        on_policy.ppo_update(oracle, lanes, ESTIMATES, 0.15, 6, orders)
+        on_policy.ppo_update(oracle, lanes, ESTIMATES, 0.15, 5, orders)
         assert_moved_alike(before[0], ours.params, oracle.params, before[1])
         assert 0.2 < oracle.seen["clipped"] < 0.8
     assert 0 < adams[1].num_clipped < adams[1].steps
-    # Of 28 entries 22 are valid: minibatches of 5 and 6, 5 and 4 a pass with any.
+    # Of 28 entries 22 are valid: they fill 5 of the value's 6 minibatches, and 4 of 5.
     assert (adams[0].steps, adams[1].steps) == (NUM_UPDATES * 3 * 5, NUM_UPDATES * 2 * 4)
 
 

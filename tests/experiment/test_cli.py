@@ -438,10 +438,19 @@ def test_resume_is_quiet_only_if_asked(inside, tmp_path, capsys, words, shows):
     assert ("iteration 3/3" in capsys.readouterr().out) == shows
 
 
+def test_a_run_does_not_go_on_with_other_tasks(inside, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    config = run / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"task_set": "0"}))
+    assert "was trained or is tested on other tasks than this" in refused(
+        ["resume", str(run)], capsys
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task_set": "0"}, "task_set was 0, is "),
         ({"num_cores": 999}, "num_cores was 999, is "),
         ({"versions": {}}, "jax was None, is "),
     ],

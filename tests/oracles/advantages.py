@@ -28,14 +28,10 @@ def gae(
     return advantage
 
 
-def minibatches(orders: np.ndarray, valid: np.ndarray, size: int) -> list[np.ndarray]:
+def minibatches(orders: np.ndarray, valid: np.ndarray, num: int) -> list[np.ndarray]:
     """The valid entries of every minibatch that has any; one pass for each of `orders` [P, n].
 
-    A pass goes through its order with valid entries before the others.
+    They are shared out evenly, in their order, among as many of the `num` as are filled by them.
     """
-    parts = []
-    for order in orders:
-        rows = np.concatenate([order[valid[order]], order[~valid[order]]])
-        chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
-        parts += [chunk[valid[chunk]] for chunk in chunks if valid[chunk].any()]
-    return parts
+    num_filled = int(np.ceil(num * valid.sum() / len(valid)))
+    return [part for order in orders for part in np.array_split(order[valid[order]], num_filled)]

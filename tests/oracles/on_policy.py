@@ -37,7 +37,7 @@ class ValueFit:
 
     discount: float
     gae_lambda: float
-    batch_size: int
+    num_minibatches: int
 
 
 def fit_value(
@@ -54,7 +54,7 @@ def fit_value(
     advantage = gae(lanes, value, next_value, settings.discount, settings.gae_lambda)
     flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in lanes.items()}
     target, valid = (advantage + value).reshape(-1), flat["valid"]
-    parts = minibatches(orders, valid, settings.batch_size)
+    parts = minibatches(orders, valid, settings.num_minibatches)
     for rows in parts:
         _, grads = value_loss(learner.params["value"], flat["obs"][rows], target[rows])
         moved = learner.value_adam.step(learner.params["value"], grads)
@@ -116,14 +116,14 @@ def ppo_update(
     lanes: dict[str, np.ndarray],
     settings: ValueFit,
     clip_range: float,
-    batch_size: int,
+    num_minibatches: int,
     orders: tuple[np.ndarray, np.ndarray],
 ) -> None:
     """The value's passes, then the policy's; `orders` [P, n] are those of each."""
     steps = fit_value(learner, lanes, settings, orders[0])
     valid = lanes["valid"].reshape(-1)
     place = np.cumsum(valid) - 1  # of an entry among the valid ones
-    parts, clipped = minibatches(orders[1], valid, batch_size), []
+    parts, clipped = minibatches(orders[1], valid, num_minibatches), []
     for rows in parts:
         part = {name: x[place[rows]] for name, x in steps.items()}
         clipped.append(np.abs(ratio(learner.params["policy"], part) - 1) > clip_range)

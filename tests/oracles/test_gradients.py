@@ -168,7 +168,7 @@ def test_advantages_are_sums_of_later_surprises():
 def test_a_pass_takes_every_valid_entry_once():
     valid = np.array([1, 0, 1, 1, 0, 1, 1], bool)
     orders = np.array([[6, 1, 0, 2, 4, 3, 5], [0, 1, 2, 3, 4, 5, 6]])
-    parts = [rows.tolist() for rows in minibatches(orders, valid, 2)]
+    parts = [rows.tolist() for rows in minibatches(orders, valid, 4)]
     assert parts == [[6, 0], [2, 3], [5], [0, 2], [3, 5], [6]]
 
 

@@ -160,8 +160,6 @@ class RL2Config(Hyperparameters):
         check_not_negative(self, "entropy_coeff")
         if method == "no_entropy":
             needs = "needs entropy_method 'regularized' or 'max', not 'no_entropy'"
-            for name in ("use_softplus_entropy", "use_neg_logli_entropy", "stop_entropy_gradient"):
-                check(not getattr(self, name), f"{name} {needs}")
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")
             schedule = self.entropy_schedule
             check(schedule == "constant", f"entropy_schedule {schedule!r} {needs}")

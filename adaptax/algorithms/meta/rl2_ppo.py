@@ -59,8 +59,6 @@ class RL2PPOConfig(RL2Config):
             self.critic != "linear" or not self.normalize_returns,
             "critic 'linear' needs normalize_returns off: it is fitted to returns as they are",
         )
-        is_network = self.critic == "squared_error"
-        check(is_network or not self.clip_value, f"critic {self.critic!r} needs clip_value off")
 
 
 def check_critic(config: RL2PPOConfig, spec: EnvSpec) -> None:
