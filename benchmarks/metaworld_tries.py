@@ -4,7 +4,7 @@ A try is the settings below and flags of its own. It is judged by its success in
 last five iterations, and on ML10 on 50 held-out pairs of class and goal after two episodes with
 adaptation. One that was ended before its end counts; `num_steps` says so.
 
-    python benchmarks/metaworld_tries.py run [SETTING ...] [--seeds 0 1 2] [--core C]
+    python benchmarks/metaworld_tries.py run [ml10 | ml1 | SETTING ...] [--seeds 0 1 2] [--core C]
     python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
 
 `run` does what is not there yet.
@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +138,19 @@ ALL = (ML10, ML1)
 
 def run(options: argparse.Namespace) -> None:
     """Train whatever of the chosen has not come to its end."""
-    for seed in options.seeds:
-        for tries in ALL:
-            for name in tries.settings:
-                folder = RUNS / f"{name}-{seed}"
-                if name in (options.names or tries.settings) and not finished(tries, folder):
-                    words = tries.words(name, seed)
-                    command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
-                    command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
-                    subprocess.run(command, check=True)
+    each = [(tries, name) for tries in ALL for name in tries.settings]
+    wanted = set(options.names or (tries.name for tries in ALL))
+    chosen = [(tries, name) for tries, name in each if {tries.name, name} & wanted]
+    unknown = wanted - {x for tries, name in each for x in (tries.name, name)}
+    if unknown:
+        sys.exit(f"no such settings: {', '.join(sorted(unknown))}")
+    for seed, (tries, name) in product(options.seeds, chosen):
+        folder = RUNS / f"{name}-{seed}"
+        if not finished(tries, folder):
+            words = tries.words(name, seed)
+            command = [*bound(options.core), sys.executable, "-m", "adaptax", *words]
+            command += ["--run-dir", str(folder), "--overwrite", "--quiet"]
+            subprocess.run(command, check=True)
 
 
 def finished(tries: Tries, folder: Path) -> bool:
@@ -224,7 +229,7 @@ def main() -> None:
     """See the head of this file."""
     parser, commands = command_line(__doc__, run, write)
     running = commands["run"]
-    names = [name for tries in ALL for name in tries.settings]
+    names = [name for tries in ALL for name in (tries.name, *tries.settings)]
     running.add_argument("names", nargs="*", metavar="SETTING", help=", ".join(names))
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     running.add_argument("--core", type=int)

@@ -40,7 +40,7 @@ MOST_ITERATIONS = 256
 def updated(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
     """What `algorithm.update` gives, compiled if it can be."""
     if not algorithm.traceable:
-        return learned(algorithm, state, data)
+        return _checked_update(algorithm, state, data)
     rows, rest = _rows_apart(algorithm, state)
     run = partial(_compiled_update(tuple(algorithm.compiler_options.items())), algorithm, rows)
     if algorithm.data_by_task:
@@ -56,7 +56,7 @@ def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]
     def run(
         algorithm: Algorithm[Any, Any], rows: dict[str, Any], rest: Any, data: Any
     ) -> tuple[Any, Metrics]:
-        return learned(algorithm, _with_rows(rest, rows), data)
+        return _checked_update(algorithm, _with_rows(rest, rows), data)
 
     return jax.jit(run, donate_argnums=1, compiler_options=dict(options))
 
@@ -267,7 +267,7 @@ def _iteration(
         sampler = SamplerInProgram(whole.env, draws, standing, whole.example, whole.num_listed)
         data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
         assert sampler.plan == whole.plan
-        state, metrics = learned(algorithm, state, data)
+        state, metrics = _checked_update(algorithm, state, data)
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
         return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
 
@@ -314,7 +314,7 @@ def _padded(most: int, x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.zeros((most - len(x), *x.shape[1:]), x.dtype)])
 
 
-def learned(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
+def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
     """What an update gives; a ConfigError where it is no state and numbers, or keeps a thing."""
     before = dict(vars(algorithm))
     result = algorithm.update(state, data)

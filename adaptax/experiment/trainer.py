@@ -423,9 +423,9 @@ class Trainer:
                 f"{self.run_dir} began with {name} {was}, and goes on with it, not {own[name]}: "
                 "train another run for that",
             )
-        tasks = recorded.get("task_set", self.suite.task_set_hash())
+        tasks = self.suite.task_set_hash()
         check(
-            tasks == self.suite.task_set_hash(),
+            recorded.get("task_set", tasks) == tasks,
             f"{self.run_dir} was trained or is tested on other tasks than this {self.suite.name} "
             "has: train another run for these",
         )

@@ -96,9 +96,8 @@ def trainer_config(settings: Mapping[str, Any]) -> TrainerConfig:
 
 def warn_of_cut_episodes(config: Any, horizon: int) -> None:
     """Warn where iterations, each on tasks of its own, end before an episode may have ended."""
-    num_steps, num_lanes = (
-        getattr(config, name, None) for name in ("iteration_steps", "num_lanes")
-    )
+    num_steps = getattr(config, "iteration_steps", None)
+    num_lanes = getattr(config, "num_lanes", None)
     if num_steps is None or num_lanes is None or num_steps >= num_lanes * horizon:
         return
     longer = "--algorithm.num-cycles" if hasattr(config, "num_cycles") else "--algorithm.num-steps"

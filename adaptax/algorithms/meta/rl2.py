@@ -168,10 +168,8 @@ class RL2Config(Hyperparameters):
             free = not self.stop_entropy_gradient
             check(free, "entropy_method 'regularized' does nothing with stop_entropy_gradient")
             # The mean of its gradient over actions that the policy draws is 0.
-            by_entropy = not self.use_neg_logli_entropy
-            check(
-                by_entropy, "entropy_method 'regularized' does nothing with use_neg_logli_entropy"
-            )
+            drawn = self.use_neg_logli_entropy
+            check(not drawn, "entropy_method 'regularized' does nothing with use_neg_logli_entropy")
         if method == "max":
             # Centred, what the entropy adds to every advantage would mostly cancel; with a
             # gradient it would count twice, as reward and as a term.
