@@ -44,6 +44,7 @@ from adaptax.core.snapshot import LOCK, is_held
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback, as_callbacks
 from adaptax.experiment.console import say, shell_command
+from adaptax.experiment.learner import Learner
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.run_dir import (
@@ -192,7 +193,7 @@ class Group:
         for member in self.members:
             # Wherever an environment leads the process meanwhile.
             own = partial(replace_group, self.run_dir.absolute(), self.seeds)
-            member.replace_group = own if replaces else None
+            member.store.replace_group = own if replaces else None
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
@@ -283,16 +284,17 @@ class Group:
     def _answer(self, places: list[int], limits: dict[str, float]) -> None:
         """Have the next rows of these members, or the error of one that fails."""
         members = [self.members[i] for i in places]
+        learners = [member.learner for member in members]
         whole = self._whole(members[0].state)
         if len(self.members) > 1 and whole is not None:
-            before = [member.sampler.save() for member in members]
-            num = min(member.num_at_once(limits, whole) for member in members)
+            before = [learner.sampler.save() for learner in learners]
+            num = min(learner.num_at_once(limits, whole) for learner in learners)
             try:
-                self._answers = dict(zip(places, self._together(whole, members, num), strict=True))
+                self._answers = dict(zip(places, self._together(whole, learners, num), strict=True))
                 return
             except (NotFinite, EnvironmentFault):
-                for member, saved in zip(members, before, strict=True):
-                    member.sampler.restore(saved)
+                for learner, saved in zip(learners, before, strict=True):
+                    learner.sampler.restore(saved)
             except Exception:
                 for member, saved in zip(members, before, strict=True):
                     member.save_snapshot(saved)  # what broke must not cost what was learned
@@ -312,41 +314,41 @@ class Group:
         return whole_of(first.algorithm, state, first.sampler, beside_others=True)
 
     def _made(
-        self, whole: Whole, members: list[Trainer], num: int
+        self, whole: Whole, learners: list[Learner], num: int
     ) -> list[tuple[PyTree, list[Metrics], list[Counted]]]:
         """What so many iterations of all members come to."""
 
-        def one(member: Trainer) -> tuple[PyTree, list[Metrics], list[Counted]]:
-            return whole.run(member.algorithm, member.state, member.sampler, num, member.keep)
+        def one(learner: Learner) -> tuple[PyTree, list[Metrics], list[Counted]]:
+            return whole.run(learner.algorithm, learner.state, learner.sampler, num, learner.keep)
 
         if jax.default_backend() == "cpu":
             # The first goes ahead, or each would compile the program.
-            ahead = [] if self._is_compiled else [one(members[0])]
+            ahead = [] if self._is_compiled else [one(learners[0])]
             self._is_compiled = True
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(len(usable_cores()), "adaptax-seeds")
-            self._at_work = [self._threads.submit(one, m) for m in members[len(ahead) :]]
+            self._at_work = [self._threads.submit(one, own) for own in learners[len(ahead) :]]
             self._wait()  # for all, or one would go on counting beside what comes after a fault
             return [*ahead, *(made.result() for made in self._at_work)]
 
         def keep(states: PyTree) -> None:
-            for member, state in zip(members, unstacked(states, len(members)), strict=True):
-                member.keep(state)
+            for learner, state in zip(learners, unstacked(states, len(learners)), strict=True):
+                learner.keep(state)
 
-        algorithms, states = stacked([(member.algorithm, member.state) for member in members])
-        samplers = [member.sampler for member in members]
+        algorithms, states = stacked([(learner.algorithm, learner.state) for learner in learners])
+        samplers = [learner.sampler for learner in learners]
         states, figures = whole.run_together(algorithms, states, samplers, num, keep)
-        each = zip(unstacked(states, len(members)), figures, strict=True)
+        each = zip(unstacked(states, len(learners)), figures, strict=True)
         return [(state, *own) for state, own in each]
 
-    def _together(self, whole: Whole, members: list[Trainer], num: int) -> list[list[Metrics]]:
+    def _together(self, whole: Whole, learners: list[Learner], num: int) -> list[list[Metrics]]:
         """The rows of so many iterations of all members."""
         started = time.perf_counter()
-        made = self._made(whole, members, num)
+        made = self._made(whole, learners, num)
         seconds = time.perf_counter() - started
-        for member, (state, metrics, _) in zip(members, made, strict=True):
-            member.check(state, metrics)  # all of them, before any takes its own
-        return [member.take(*own, seconds) for member, own in zip(members, made, strict=True)]
+        for learner, (state, metrics, _) in zip(learners, made, strict=True):
+            learner.check(state, metrics)  # all of them, before any takes its own
+        return [learner.take(*own, seconds) for learner, own in zip(learners, made, strict=True)]
 
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""

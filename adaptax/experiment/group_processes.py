@@ -50,7 +50,7 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
             member.suite,
             config,
             go_on=go_on and (member.run_dir / CONFIG).exists(),
-            replaces=None if member.replace_group is None else group.seeds,
+            replaces=None if member.store.replace_group is None else group.seeds,
         )
         programs[config.seed] = own.program
     return programs

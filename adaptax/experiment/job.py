@@ -73,7 +73,7 @@ def train(job: Job) -> bool:
     if job.seeds is None:
         runs = Trainer(config, agent, suite)
         if job.replaces:
-            runs.replace_group = partial(replace_group, runs.run_dir.parent, job.replaces)
+            runs.store.replace_group = partial(replace_group, runs.run_dir.parent, job.replaces)
     else:
         runs = Group(config, job.seeds, agent, suite)
     try:

@@ -266,7 +266,7 @@ def test_a_directory_in_use_is_refused_to_every_other_run(tmp_path):
 def test_a_snapshot_without_what_a_run_needs_is_one_line(tmp_path):
     run = trainer(tmp_path / "run", num_iterations=1)
     run.run()
-    saved = run._snapshots
+    saved = run.store.snapshots
     tree = saved.load(1)
     for change in (
         {"sampler": {}},

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -333,7 +334,7 @@ def test_evaluate_and_plot_take_groups(tmp_path, capsys):
 
 
 FAILURES = {
-    "an iteration": ("check", NotFinite("something is NaN"), "something is NaN"),
+    "an iteration": ("learner.check", NotFinite("something is NaN"), "something is NaN"),
     "an evaluation": ("evaluate", EnvironmentFault("the arm fell off"), "the arm fell off"),
     "a fault of the code": ("save_snapshot", KeyError("x"), "KeyError: 'x'"),
 }
@@ -345,21 +346,22 @@ def test_a_seed_that_fails_is_named_and_the_others_go_on(what, whole, tmp_path, 
     run_dir, (place, error, why) = tmp_path / "fault", FAILURES[what]
     runs = group(run_dir)
     broken = runs.members[1]
-    own = getattr(broken, place)
+    own = attrgetter(place)(broken)
 
     def fail_at_5(*args):
         if broken.iteration < 4:
             return own(*args)
         raise error
 
-    monkeypatch.setattr(broken, place, fail_at_5)
+    *within, name = place.split(".")
+    monkeypatch.setattr(attrgetter(*within)(broken) if within else broken, name, fail_at_5)
     with pytest.raises(AdaptaxError) as failure:
         runs.run()
     assert str(failure.value) == f"seed 1: {why}"
     for seed in (0, 4):
         assert left_behind(run_dir, seed) == left_behind(whole[0], seed)
     again = group(run_dir)
-    assert starts(again)[1] == {"check": 4, "evaluate": 6, "save_snapshot": 2}[place]
+    assert starts(again)[1] == {"check": 4, "evaluate": 6, "save_snapshot": 2}[name]
     again.resume()
     assert left_behind(run_dir, 1) == left_behind(whole[0], 1)
 

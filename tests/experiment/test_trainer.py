@@ -27,6 +27,7 @@ from adaptax.core.snapshot import Snapshots
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.learner import Learner
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -604,8 +605,8 @@ def test_there_is_nothing_to_resume_where_there_is_no_run(tmp_path):
 def test_memory_that_runs_out_in_several_iterations_at_once_leaves_a_snapshot(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Trainer, "num_at_once", lambda self, *_: 2 if self.iteration == 2 else 1)
-    monkeypatch.setattr(Trainer, "_many_iterations", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(Learner, "num_at_once", lambda self, *_: 2 if self.iteration == 2 else 1)
+    monkeypatch.setattr(Learner, "_many_iterations", Mock(side_effect=MemoryError))
     suite = cliff_suite()
     config = TrainerConfig(str(tmp_path), evaluation_interval=None, quiet=True)
     algorithm = make_algorithm("ppo", suite.spec, **SMALL["ppo"])

@@ -1,0 +1,83 @@
+"""What is looked at before a run goes on: that it does so as it began, and what will differ."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptax.core.config import flat, to_dict
+from adaptax.core.errors import check
+from adaptax.envs.placement import CHANGE_NOTHING
+from adaptax.envs.suite import Suite
+from adaptax.experiment.logger import read_rows
+from adaptax.experiment.recipe import LIMITS
+from adaptax.experiment.run_dir import EVALUATIONS, recorded_config
+from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.learning.minibatches import at_zero_after, iterations_within
+
+
+def check_alike(
+    run_dir: Path, config: TrainerConfig, suite: Suite, settings: Mapping[str, Any]
+) -> None:
+    """Raise a ConfigError where a run began otherwise, or had other `settings` or tasks."""
+    recorded, own = recorded_config(run_dir), to_dict(config)
+    before = recorded.get("trainer", {})
+    for name in ("seed", "init_from"):
+        was = before.get(name, own[name])
+        check(
+            was == own[name],
+            f"{run_dir} began with {name} {was}, and goes on with it, not {own[name]}: train "
+            "another run for that",
+        )
+    tasks = suite.task_set_hash()
+    check(
+        recorded.get("task_set", tasks) == tasks,
+        f"{run_dir} was trained or is tested on other tasks than this {suite.name} has: train "
+        "another run for these",
+    )
+    looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
+    for part, own_settings in settings.items():
+        had, has = flat(recorded.get(part, {})), flat(own_settings)
+        for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
+            check(
+                had[name] == has[name],
+                f"{run_dir} was trained with {part}.{name} {had[name]}, and goes on with it, not "
+                f"{has[name]}: train another run for that",
+            )
+
+
+def warn_of_the_protocol(
+    run_dir: Path, recorded: Mapping[str, Any], protocol: Mapping[str, Any]
+) -> None:
+    """Warn where evaluations on record are by another protocol than those to come."""
+    before = recorded.get("protocol", protocol)
+    if before != protocol and read_rows(run_dir / EVALUATIONS):
+        names = sorted(n for n in {*before, *protocol} if before.get(n) != protocol.get(n))
+        changes = ", ".join(f"{n} {before.get(n)} to {protocol.get(n)}" for n in names)
+        warnings.warn(
+            f"evaluations of {run_dir} up to here are by another protocol than those to come, from "
+            f"{changes}: they do not compare",
+            stacklevel=3,
+        )
+
+
+def warn_of_the_schedule(
+    config: TrainerConfig, settings: Any, recorded: Mapping[str, Any], iteration: int
+) -> None:
+    """Warn where a run that stands at `iteration` is prolonged beyond the end of its step size."""
+    own = to_dict(config)
+    before = recorded.get("trainer", own)
+    if not is_dataclass(settings) or all(before.get(name) == own[name] for name in LIMITS):
+        return
+    limits, end = config.limits(), at_zero_after(settings)
+    last = iterations_within(settings, limits.get("iteration"), limits.get("num_steps"))
+    if end is not None and max(last or 0, iteration + 1) > end:
+        warnings.warn(
+            f"the step size falls to 0 by about iteration {end}, after which nothing is learned; a "
+            "new run with --init-from begins with what this one has learned and has a schedule of "
+            "its own",
+            stacklevel=3,
+        )
