@@ -1,4 +1,4 @@
-"""Writes docs/reference.md and docs/recipes.md from code and recipes, and notebooks from pages."""
+"""Writes reference.md, recipes.md and published.md of docs/, and notebooks from pages."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from adaptax.experiment.trainer import TrainerConfig
 from adaptax.networks.convolutions import Convolutions
 from adaptax.networks.memory import MemoryConfig
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "benchmarks")]
+from published import published
 from recipes import peer_of
 
 REFERENCE = Path(__file__).parent / "reference.md"
 RECIPES = Path(__file__).parent / "recipes.md"
+PUBLISHED = Path(__file__).parent / "published.md"
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 EXAMPLES = Path(__file__).parent.parent / "examples" / "notebooks"
 RESULTS = Path(__file__).parent.parent / "results" / "recipes"
@@ -324,3 +326,4 @@ if __name__ == "__main__":
         (EXAMPLES / f"{page.stem}.ipynb").write_text(notebook(page.read_text()))
     REFERENCE.write_text(reference())
     RECIPES.write_text(recipes())
+    PUBLISHED.write_text(published())

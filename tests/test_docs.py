@@ -59,6 +59,27 @@ def test_reference_is_up_to_date_with_the_code():
     assert module.RECIPES.read_text() == module.recipes(), "run `make docs`"
 
 
+def test_published_figures_are_beside_those_of_the_results():
+    module = generator()
+    assert module.PUBLISHED.read_text() == module.published(), "run `make docs`"
+
+
+def test_our_figures_beside_published_ones_tell_how_many_seeds_they_are_of():
+    generator()
+    from published import figure, pick
+
+    about = {"num_steps": 2_000_000, "ci": [0.1, 0.3]}
+    runs = [{**about, "episodes": [{"mean": x}]} for x in (0.2, 0.4)]
+    measure = {"label": "test", "values": "runs.*.episodes.-1.mean", "steps": "runs.*.num_steps"}
+    measure |= {"ci": "runs.*.ci", "percent": True}
+    told = [figure(measure, [{"runs": some}]) for some in (runs[:1], runs, [*runs, runs[0]])]
+    assert told[0] == ("test 20 [10, 30] %", "one seed, 2 M steps")
+    assert told[1] == ("test 20 and 40 %", "two seeds, 2 M steps")
+    assert told[2] == ("test 27 [-2, 55] %", "3 seeds, 2 M steps")
+    assert pick({"runs": runs}, "runs.num_steps=2000000.ci") == [[0.1, 0.3]] * 2
+    assert pick({"episodes": [{"mean": 1}, {"mean": 2}]}, "episodes.+*.mean") == [3]
+
+
 def test_reference_tells_a_setting_with_type_default_and_description():
     row = "| `lr` | `float` | `0.003` | Adam's step size. |"
     assert row in generator().reference().partition("### reinforce")[2]
