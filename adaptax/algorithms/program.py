@@ -315,7 +315,10 @@ def _padded(most: int, x: np.ndarray) -> np.ndarray:
 
 
 def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
-    """What an update gives; a ConfigError where it is no state and numbers, or keeps a thing."""
+    """What an update gives; a ConfigError where it is wrong, or keeps a thing.
+
+    It is to be a state of the same types and shapes, and numbers by name.
+    """
     before = dict(vars(algorithm))
     result = algorithm.update(state, data)
     after = vars(algorithm)
@@ -332,7 +335,33 @@ def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tu
         what = f"of shape {shape}" if shape else f"a {type(value).__name__}"
         number = isinstance(value, NUMBERS) and not shape
         check(number, f"the metric {name!r} of an update must be a number, but is {what}")
+    if algorithm.traceable:
+        _check_leaves(state, result[0])
     return result
+
+
+def _check_leaves(before: Any, after: Any) -> None:
+    """Raise a ConfigError where an update changes type or shape of a leaf, or drops or adds one."""
+    was, now = _kinds(before), _kinds(after)
+    for name in {**was, **now}:
+        old, new = (kinds.get(name, "not there") for kinds in (was, now))
+        check(
+            old == new,
+            f"update must give a state of the same types and shapes: {name or 'it'} was {old}, and "
+            f"is {new} after it",
+        )
+
+
+def _kinds(state: Any) -> dict[str, str]:
+    """Type and shape of every leaf, by its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): _kind(leaf) for path, leaf in leaves}
+
+
+def _kind(leaf: Any) -> str:
+    if not isinstance(leaf, NUMBERS):
+        return f"a {type(leaf).__name__}"
+    return f"{jnp.result_type(leaf)}{list(getattr(leaf, 'shape', ()))}"
 
 
 def _rows_apart(algorithm: Algorithm[Any, Any], state: Any) -> tuple[dict[str, Any], Any]:

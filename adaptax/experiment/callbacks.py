@@ -65,6 +65,10 @@ class Callback:
         """Take what `save` gave: that of the snapshot, or what it was before a new run began."""
 
 
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+"""What a run calls; no other method of a callback may begin with `on_`."""
+
+
 class EarlyStopping(Callback):
     """Ends a run whose evaluations do not get better any more.
 
@@ -162,7 +166,15 @@ def as_callbacks(given: Iterable[Callback]) -> list[Callback]:
         if isinstance(callback, type):
             what = f"the class {callback.__name__}: call it"
         check(isinstance(callback, Callback), f"a callback is an adaptax.Callback, not {what}")
+        _check_hooks(type(callback))
     return callbacks
+
+
+def _check_hooks(kind: type[Callback]) -> None:
+    """Raise a ConfigError where a method is named like a hook that there is not."""
+    for name in dir(kind):
+        if name.startswith("on_") and name not in HOOKS and callable(getattr(kind, name)):
+            raise unknown_name(f"hook of the callback {kind.__name__}", name, HOOKS)
 
 
 def as_list(given: Any) -> list[Any]:
@@ -234,9 +246,16 @@ class Callbacks:
             yield
 
     def on_row(self, run: Trainer, row: dict[str, Any], write: Callable[[Any], None]) -> None:
-        """Let them add to a row, have it written, and let the others look at it."""
-        for callback in self._acting:
-            _add(callback, row, callback.on_row(run, MappingProxyType(row)))
+        """Let them add to a row, have it written, and let the others look at it.
+
+        It is written where one of them fails, too: what the iteration has learned stays.
+        """
+        try:
+            for callback in self._acting:
+                _add(callback, row, callback.on_row(run, MappingProxyType(row)))
+        except Exception:
+            write(row)
+            raise
         write(row)
         for callback in self._looking:
             callback.on_row(run, MappingProxyType(row))

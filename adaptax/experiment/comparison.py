@@ -22,6 +22,7 @@ from adaptax.experiment.curves import (
     Curve,
     Run,
     RunGroup,
+    as_list,
     check_one_suite,
     has_interval,
     is_figure,
@@ -122,13 +123,13 @@ def compare(
 
 
 def _loaded(groups: Sequence[RunGroup | str | Path]) -> list[RunGroup]:
-    several = isinstance(groups, Sequence) and not isinstance(groups, str)
-    check(several and len(groups) > 0, f"expected folders of groups or runs, not {groups!r}")
+    groups = as_list(groups)
+    check(len(groups) > 0, f"expected folders of groups or runs, not {groups!r}")
     loaded = [group for group in groups if isinstance(group, RunGroup)]
     if loaded:
         check(len(loaded) == len(groups), "expected folders, or groups that are loaded, not both")
         return loaded
-    return load_groups([run_path(path) for path in groups])  # type: ignore[arg-type]
+    return load_groups([run_path(path) for path in groups])
 
 
 def learning_curves(groups: Sequence[RunGroup], metric: Metric) -> list[Curve]:

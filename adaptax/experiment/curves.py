@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adaptax.core.config import flat
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, check
 from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
@@ -78,8 +79,16 @@ class RunGroup:
         return lines
 
 
+def as_list(folders: Any) -> list[Any]:
+    """Folders, or groups that are loaded, as a list; a ConfigError where one stands alone."""
+    several = isinstance(folders, Iterable) and not isinstance(folders, str)
+    check(several, f"expected a list of folders, not {reprlib.repr(folders)}")
+    return list(folders)
+
+
 def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
     """The runs, each directory once."""
+    run_dirs = as_list(run_dirs)
     if not run_dirs:
         raise AdaptaxError("no run directory to plot")
     return [_load_run(path) for path in dict.fromkeys(Path(d).resolve() for d in run_dirs)]
@@ -97,7 +106,7 @@ def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
     """Each folder of a group as one; of other runs those that differ in their seed only."""
     found = list[tuple[Path, list[Run]]]()
     loose = list[Path]()
-    for path in dict.fromkeys(Path(p).resolve() for p in paths):
+    for path in dict.fromkeys(Path(p).resolve() for p in as_list(paths)):
         seeds = group_seeds(path)
         if seeds is None:
             loose.append(path)

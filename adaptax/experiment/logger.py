@@ -50,15 +50,19 @@ class RunLog:
         """Cut both files back to rows up to `iteration`, byte for byte; a half-written line goes.
 
         `evaluation_iteration` is the last to keep of evaluations, by default the same. Each file
-        is replaced in one step: a crash leaves the old one or the new one.
+        is replaced in one step: a crash leaves the old one or the new one. A warning where rows of
+        training are missing before the last one.
         """
         self.close()
         last_evaluation = iteration if evaluation_iteration is None else evaluation_iteration
         for name, last in ((PROGRESS, iteration), (EVALUATIONS, last_evaluation)):
             path = self.run_dir / name
             if path.exists():
-                kept = [line for line, row in _lines(path) if row["iteration"] <= last]
-                write_whole(path, b"".join(kept))
+                lines = [(line, row["iteration"]) for line, row in _lines(path)]
+                kept = [(line, number) for line, number in lines if number <= last]
+                write_whole(path, b"".join(line for line, _ in kept))
+                if name == PROGRESS:
+                    _warn_of_gaps(path, [number for _, number in kept])
 
     def flush(self) -> None:
         """Write the rows that wait; raises a DiskError that names the file if it still cannot."""
@@ -123,6 +127,16 @@ class RunLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._files[name] = open_to_append(path)
         return self._files[name]
+
+
+def _warn_of_gaps(path: Path, iterations: Sequence[int]) -> None:
+    missing = sorted({*range(1, max(iterations, default=1))} - {*iterations})
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        warnings.warn(
+            f"{path} lacks the row of iteration {missing[0]}{more}: plots and figures go without",
+            stacklevel=4,
+        )
 
 
 def row_of(path: Path, iteration: int) -> Row | None:

@@ -11,6 +11,7 @@ import numpy as np
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.curves import (
     SMOOTHING,
+    as_list,
     checked_rows,
     has_interval,
     is_figure,
@@ -32,7 +33,7 @@ Bar = tuple[float, float, float]
 
 def has_classes(run_dirs: Sequence[Path]) -> bool:
     """Whether every run's last evaluation tells success by class."""
-    return all(_last_with_classes(run_dir) is not None for run_dir in run_dirs)
+    return all(_last_with_classes(run_dir) is not None for run_dir in as_list(run_dirs))
 
 
 def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
@@ -44,6 +45,7 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     """
     from matplotlib.figure import Figure
 
+    run_dirs = as_list(run_dirs)
     rows = [_last_with_classes(run_dir) for run_dir in run_dirs]
     if not rows or None in rows:
         raise AdaptaxError(f"no success by class to plot: {EVALUATIONS} of a run tells none")

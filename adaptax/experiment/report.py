@@ -21,6 +21,7 @@ from adaptax.experiment.curves import (
     Curve,
     RunGroup,
     adaptation_curve,
+    as_list,
     interval_words,
     over_seeds,
     tasks_of,
@@ -68,6 +69,7 @@ def write_report(
     Raises an AdaptaxError where they do not compare, or Plotly is not installed.
     """
     check_plotly()
+    sweeps = as_list(sweeps)
     record = compare(groups, metric)
     text = Report(groups, record).page(sweeps)
     with writing(out):

@@ -368,9 +368,7 @@ class Trainer:
                 progress.begin(f"iteration {self.iteration + 1}")
                 rows = yield limits
                 store.replace_old_run()
-                for row in rows:
-                    self.callbacks.on_row(self, row, store.log.log)
-                    progress.update(row)
+                self._log_rows(rows)
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:
@@ -380,6 +378,18 @@ class Trainer:
             from_python = "" if self.has_commands else "trainer.evaluate()"
             say(whats_next(self.run_dir, from_python), sys.stdout)
         return self.learner.last
+
+    def _log_rows(self, rows: list[Metrics]) -> None:
+        to_come = iter(rows)
+        try:
+            for row in to_come:
+                self.callbacks.on_row(self, row, self.store.log.log)
+                self._progress.update(row)
+        except Exception:  # a callback's, which must not cost what was learned
+            for row in to_come:
+                self.store.log.log(row)
+            self.save_snapshot(self.sampler.save())
+            raise
 
     def _ends_here(self, limits: dict[str, float]) -> bool:
         return self._interrupted or bool(self._stopped) or self.learner.has_reached(limits)
@@ -432,7 +442,11 @@ class Trainer:
         finally:
             self._progress.end()
         seconds, row = time.perf_counter() - started, {**row, **figures}
-        self.callbacks.on_evaluation(self, row, self.store.log.log_evaluation)
+        try:
+            self.callbacks.on_evaluation(self, row, self.store.log.log_evaluation)
+        except Exception:
+            self.save_snapshot(self.sampler.save())
+            raise
         self._say(evaluation_in_words(row, seconds))
 
     def _say(self, line: str) -> None:

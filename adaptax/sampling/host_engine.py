@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from adaptax.core.errors import check
 from adaptax.core.experience import Cache, PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds, lane_keys, lane_numbers
 from adaptax.core.spec import EnvSpec
@@ -185,6 +186,8 @@ still stands, but for caches, which only the latter has."""
 @partial(jax.jit, static_argnums=1)
 def begin(actor: Actor, shape: tuple[int, int], key: jax.Array) -> PyTree:
     """The actor's carry at the start, [M, N, ...]."""
+    what = "None" if actor is None else f"a {type(actor).__name__}"
+    check(hasattr(actor, "begin"), f"an algorithm's actor and adapt must give an actor, not {what}")
     return actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1))
 
 

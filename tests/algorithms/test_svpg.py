@@ -12,13 +12,15 @@ from oracles.advantages import gae
 from oracles.dense import dense_layers
 from oracles.on_policy import ratio_slopes, value_loss, values
 from oracles.trees import dot, leaves, mapped, plus
-from toys import ChangingSampler, fingerprint, point_suite
+from toys import ChangingSampler, CliffEnv, fingerprint, point_suite, train_sampler
 
 from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
 from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, mean_gradient, particle_state
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
+from adaptax.envs.suites.compiled import compiled_suite
+from adaptax.envs.task import TaskList
 from adaptax.learning.minibatches import is_schedule
 
 SUITE = point_suite()
@@ -215,6 +217,55 @@ def test_a_particle_starts_afresh_at_the_horizon():
     assert all(np.any(x != 0) for x in jax.tree.leaves(kept.opt_state))
     distance = np.linalg.norm(np.subtract(*vectors([renewed.params, kept.params])))
     assert distance > 1.0
+
+
+def own_returns(rollouts, i: int, born: int):
+    """Returns of a particle's episodes that ended in the last rollout, but for those begun before
+    the rollout that it was `born` to."""
+    returns = []
+    for lane in range(rollouts[0].reward.shape[1]):
+        total, began = 0.0, None
+        for k, rollout in enumerate(rollouts):
+            own = own_rollout(rollout, i)
+            ends = np.asarray(own.terminated | own.truncated)[0, lane]
+            for reward, end in zip(np.asarray(own.reward)[0, lane], ends, strict=True):
+                total, began = total + reward, k if began is None else began
+                if end and began >= born and k == len(rollouts) - 1:
+                    returns.append(total)
+                if end:
+                    total, began = 0.0, None
+    return returns
+
+
+def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
+    """Lanes go on where it starts afresh: the episodes under way there are its predecessor's."""
+    goal = TaskList("goal", [{"goal": np.ones(2, np.float32)}])
+    suite = compiled_suite("cliff", CliffEnv(horizon=7), goal, goal)
+    inner = A2CConfig(num_lanes=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,))
+    algorithm = SVPG(SVPGConfig(2, horizon=3, particle=inner), suite.spec)
+    rollouts = []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    samplers = ChangingSampler(suite, record), train_sampler(suite)  # the second in one program
+    states = [algorithm.init(jax.random.key(0))] * 2
+    without, differing = 0, 0
+    for k in range(9):
+        born = [k - int(age) for age in states[0].age]
+        pairs = zip(states, samplers, strict=True)
+        states, figures = zip(*(algorithm.iteration(*pair) for pair in pairs), strict=True)
+        for i in range(2):
+            own, every = (own_returns(rollouts, i, since) for since in (born[i], 0))
+            told = [each[f"return/particle_{i + 1}"] for each in figures]
+            if own:
+                np.testing.assert_allclose(told, np.mean(own), rtol=1e-5)
+            elif born[i] == k:
+                assert np.isnan(told).all()
+            without += not own and bool(every)
+            differing += bool(own) and own != every
+    assert without and differing
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What environments of one's own may answer with, and what is refused in a line."""
 
+import warnings
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,8 @@ from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.gym_spaces import as_flag, observation_encoder
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.suites.gym import gym_suite, vector_suite
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.sampler import Sampler
 
 ONE = np.arange(1)
 
@@ -126,8 +129,27 @@ def test_success_that_only_a_last_step_tells_is_warned_of(make):
     pool.reset(ONE, np.zeros(1, np.uint32), suite.train.tasks)
     for _ in range(3):
         pool.step(ONE, np.zeros(1, np.int32))
-    with pytest.warns(UserWarning, match="told by some steps only"):
+    with pytest.warns(UserWarning, match="told by some steps only .* setting late_success"):
         pool.step(ONE, np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("name", ["success", "is_success"])
+@pytest.mark.parametrize("make", [gym_suite, vector_suite])
+def test_late_success_counts_where_a_step_tells_it(make, name):
+    lanes = partial(Telling, infos=[{}, {}, {name: True}, {}])
+    one = lanes if make is gym_suite else lambda n: SyncVectorEnv([lanes] * n)
+    suite = make("late", one, horizon=4, late_success=True)
+    assert suite.spec.has_success
+    sampler = Sampler(suite, suite.train, 0, "train")
+    with warnings.catch_warnings(action="error"):
+        rollout = sampler.episodes(UniformActor(suite.spec.action), suite.train.tasks, 1, 1)
+    np.testing.assert_array_equal(rollout.extras["success"], [[[False, False, True, False]]])
+    assert sampler.statistics.take()["success"] == 1.0
+
+
+def test_success_of_a_registered_environment_may_come_late():
+    assert adaptax.make_suite("gym:CartPole-v1", late_success=True).spec.has_success
+    assert not adaptax.make_suite("gym:CartPole-v1").spec.has_success
 
 
 def test_lanes_of_a_vector_environment_bring_their_time_limit():

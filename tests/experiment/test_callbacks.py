@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import jax.numpy as jnp
 import pytest
@@ -118,6 +119,20 @@ def test_what_is_no_callback_is_refused(tmp_path, callback):
         run_with([callback], tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("on_rows", "unknown hook of the callback Misspelt 'on_rows'; did you mean 'on_row'?"),
+        ("on_evaluate", "did you mean 'on_evaluation'?"),
+        ("on_iteration_done", "allowed: on_end, on_evaluation, on_row, on_start, on_video"),
+    ],
+)
+def test_a_hook_that_nothing_calls_is_refused(tmp_path, hook, told):
+    misspelt = type("Misspelt", (Told,), {hook: lambda self, run, row: None, "on_at": None})
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        run_with([misspelt()], tmp_path / "run")
+
+
 @pytest.mark.parametrize("callbacks", [None, 3, EarlyStopping()])
 def test_what_are_no_callbacks_is_refused(tmp_path, callbacks):
     with pytest.raises(ConfigError, match="callbacks: expected a list, not"):
@@ -166,6 +181,51 @@ def test_every_callback_that_started_is_told_of_the_end_by_an_error(tmp_path):
     with pytest.raises(RuntimeError, match="mine"):
         run_with([told, failing], tmp_path / "run", num_iterations=2).run()
     assert [called.calls[-1][0] for called in (told, failing)] == ["end", "end"]
+
+
+class FailsAt(Callback):
+    """Goes wrong once, at a row or at an evaluation."""
+
+    def __init__(self, iteration, hook="on_row", in_step=True):
+        self.iteration, self.hook, self.in_step = iteration, hook, in_step
+
+    def _heard(self, hook, row):
+        if hook == self.hook and row["iteration"] == self.iteration:
+            self.iteration = None
+            raise RuntimeError("mine")
+
+    def on_row(self, run, row):
+        self._heard("on_row", row)
+
+    def on_evaluation(self, run, row):
+        self._heard("on_evaluation", row)
+
+
+@pytest.mark.parametrize("hook", ["on_row", "on_evaluation"])
+def test_a_callback_that_fails_costs_nothing_that_was_learned(tmp_path, hook):
+    settings = {"num_iterations": 7, "evaluation_interval": 2, "snapshot_interval": 5}
+    whole, failing = trainer(tmp_path / "whole", **settings), FailsAt(4, hook)
+    whole.run()
+    run = run_with([failing], tmp_path / "run", **settings)
+    with pytest.raises(RuntimeError, match="mine"):
+        run.run()
+    assert snapshots(run) == [4] and column(run) == [1, 2, 3, 4]
+    run.resume()
+    assert left_behind(run) == left_behind(whole)
+
+
+def test_one_that_only_looks_and_fails_costs_none_of_the_iterations_of_its_call(tmp_path):
+    whole = compiled(tmp_path / "whole", [])
+    looking = OnlyLooking()
+    with pytest.raises(RuntimeError, match="mine"):
+        compiled(tmp_path / "run", [looking, FailsAt(7, in_step=False)])
+    done = looking.calls[-1][1]
+    run = adaptax.load_run(tmp_path / "run", num_iterations=40)
+    assert done > 7, "it did not fail within a call"
+    assert snapshots(run) == [done] and column(run) == list(range(1, done + 1))
+    with pytest.warns(UserWarning, match="goes on without"):
+        run.resume()
+    assert left_behind(run) == left_behind(whole)
 
 
 class Scripted(Callback):

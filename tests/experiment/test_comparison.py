@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scored_runs import make_group, make_run
 
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.experiment import cli
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import groups_of, load_groups, load_runs
+from adaptax.experiment.plot import plot_adaptation, plot_learning
+from adaptax.experiment.plot_classes import has_classes, plot_classes
 from adaptax.experiment.plot_comparison import plot_comparison
+from adaptax.experiment.report import write_report
 
 GOOD = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5], [3.0, 5.0, 5.0], [2.0, 4, 6]])
 POOR = GOOD - 2.0
@@ -27,6 +31,25 @@ def groups(tmp_path):
 
 def record(*paths, **settings):
     return compare(load_groups(paths), **settings)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize(
+    "take",
+    [
+        compare,
+        load_groups,
+        load_runs,
+        has_classes,
+        lambda folder: plot_learning(folder, Path("learning.png")),
+        lambda folder: plot_adaptation(folder, Path("adaptation.png")),
+        lambda folder: plot_classes(folder, Path("classes.png")),
+        lambda folder: write_report([], Path("page.html"), sweeps=folder),
+    ],
+)
+def test_a_folder_that_stands_alone_is_no_list(groups, take, kind):
+    with pytest.raises(ConfigError, match=r"^expected a list of folders, not .*good"):
+        take(kind(groups[0]))
 
 
 def test_figures_of_a_group_are_those_of_its_scores(groups):

@@ -75,6 +75,17 @@ def test_truncate_keeps_the_exact_bytes_up_to_the_iteration(tmp_path):
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"), [([1, 2, 4], "iteration 3: plots"), ([3, 6], "iteration 1 and 3 more: plots")]
+)
+def test_truncate_warns_of_rows_that_are_missing(tmp_path, rows, told):
+    write(tmp_path, rows, [0, 4])
+    with pytest.warns(UserWarning, match=rf"progress\.jsonl lacks the row of {told}"):
+        RunLog(tmp_path).truncate(6)
+    with warnings.catch_warnings(action="error"):
+        RunLog(tmp_path).truncate(rows[0] if rows[0] == 1 else 0)
+
+
 def test_truncate_can_cut_evaluations_one_earlier(tmp_path):
     write(tmp_path, [1, 2], [0, 2])
     with RunLog(tmp_path) as log:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import flax.linen as nn
 import jax
@@ -42,6 +42,45 @@ class Alone(A2C):
         return super().update(state, data)[0]
 
 
+class Drifts(A2C):
+    """Counts in whole numbers at first and in halves then."""
+
+    name = "drifts"
+
+    def update(self, state, data):
+        after, figures = super().update(state, data)
+        return replace(after, num_passes=after.num_passes + 0.5), figures
+
+
+class Grows(A2C):
+    """Has another place to count at after every update."""
+
+    name = "grows"
+
+    def update(self, state, data):
+        after, figures = super().update(state, data)
+        return replace(after, num_passes=jnp.append(state.num_passes, 1)), figures
+
+
+class Adds(A2C):
+    """Begins to keep moments that it did not have."""
+
+    name = "adds"
+
+    def update(self, state, data):
+        after, figures = super().update(state, data)
+        return replace(after, moments={**after.moments, "mine": jnp.zeros(2)}), figures
+
+
+class Forgets(A2C):
+    """Adapts and does not say to what."""
+
+    name = "forgets"
+
+    def adapt(self, state, actor, history, *, deterministic=False):
+        pass
+
+
 class Nameless(A2C):
     """Something else by the name of A2C."""
 
@@ -58,11 +97,23 @@ def trainer_of(kind, folder, **suite_settings):
     [
         (Keeps, r"update sets self.num_updates, which a compiled program forgets: "),
         (Alone, r"update must give the state after it and a dict of metrics"),
+        (Drifts, r"shapes: \.num_passes was int32\[\], and is float32\[\] after it"),
+        (Grows, r"shapes: \.num_passes was int32\[\], and is int32\[2\] after it"),
+        (Adds, r"shapes: \.moments\['mine'\] was not there, and is float32\[2\] after it"),
     ],
 )
-def test_an_update_is_of_the_state_alone(kind, told, tmp_path):
+@pytest.mark.parametrize("in_program", [True, False])
+def test_an_update_is_of_the_state_alone(kind, told, in_program, tmp_path, monkeypatch):
+    monkeypatch.setattr(kind, "collects_in_program", in_program)
     with pytest.raises(ConfigError, match=told):
         trainer_of(kind, tmp_path / "run").run()
+
+
+def test_what_does_not_adapt_to_an_actor_is_refused(tmp_path):
+    trainer = trainer_of(Forgets, tmp_path / "run")
+    trainer.learner.begin(trainer.algorithm.init(jax.random.key(0)))
+    with pytest.raises(ConfigError, match=r"actor and adapt must give an actor, not None"):
+        trainer.evaluate()
 
 
 def test_an_algorithm_of_ones_own_has_a_name_of_its_own(tmp_path):

@@ -123,6 +123,17 @@ def test_three_iterations_give_three_rows_and_three_snapshots(tmp_path):
     assert last == read_rows(run.run_dir / "progress.jsonl")[-1]
 
 
+def test_a_run_that_lacks_a_row_says_so_where_it_goes_on(tmp_path):
+    trainer(tmp_path / "run", num_iterations=4).run()
+    log = tmp_path / "run" / "progress.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:2], lines[3]]))
+    run = trainer(tmp_path / "run", num_iterations=5)
+    with pytest.warns(UserWarning, match=r"progress\.jsonl lacks the row of iteration 3: "):
+        run.resume()
+    assert column(run) == [1, 2, 4, 5]
+
+
 def test_a_row_tells_progress_and_training_figures(tmp_path):
     row = trainer(tmp_path / "run", num_iterations=1).run()
     assert list(row)[:4] == ["iteration", "num_steps", "num_episodes", "seconds"]

@@ -25,7 +25,7 @@ from adaptax.core.experience import PyTree, Rollout, select
 from adaptax.core.hyperparameters import Hyperparameters, changed
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.returns import returns_so_far
+from adaptax.functional.returns import episode_index, last_valid, returns_so_far
 from adaptax.functional.stein import spread, stein_direction
 from adaptax.learning.minibatches import Figures, is_schedule, optimizer
 from adaptax.networks.actor_critic import part_of, with_part
@@ -74,6 +74,8 @@ class State:
     """[n]: mean return of the episodes that last ended, minus infinity before the first."""
     age: jax.Array
     """[n] iterations."""
+    inherited: jax.Array
+    """[n, N]: whether the particle before this one began the episode under way in a lane."""
 
 
 class SVPG(Algorithm[State, Rollout]):
@@ -100,7 +102,8 @@ class SVPG(Algorithm[State, Rollout]):
         num = self.config.num_particles
         particles = jax.vmap(self._init_particle)(jax.random.split(key, num))
         age = jnp.arange(num) * self.config.horizon // num
-        return State(particles, jnp.full(num, -jnp.inf, jnp.float32), age)
+        inherited = jnp.zeros((num, self.config.particle.num_lanes), bool)
+        return State(particles, jnp.full(num, -jnp.inf, jnp.float32), age, inherited)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """All particles at once, each in lanes of its own."""
@@ -126,9 +129,12 @@ class SVPG(Algorithm[State, Rollout]):
         updates, opt_state = jax.vmap(step.update)(gradients, particles.opt_state, particles.params)
         params = optax.apply_updates(particles.params, updates)
         particles = replace(particles, params=params, opt_state=opt_state)
-        after = State(particles, _returns(own, state.returns), state.age + 1)
+        ended = own.valid & (own.terminated | own.truncated)
+        inherited = state.inherited & ~ended.any((1, 3))
+        after = State(particles, _returns(own, ended, state), state.age + 1, inherited)
         by_particle = {f"return/particle_{i}": x for i, x in enumerate(after.returns, 1)}
-        return self._renewed(after), {
+        under_way = ~(ended & last_valid(own.valid)).any((1, 3))
+        return self._renewed(after, under_way), {
             **jax.tree.map(jnp.mean, figures),
             **{name: jnp.where(jnp.isfinite(x), x, jnp.nan) for name, x in by_particle.items()},
             "direction_norm": jnp.mean(jnp.linalg.norm(direction, axis=-1)),
@@ -144,8 +150,11 @@ class SVPG(Algorithm[State, Rollout]):
         config, step = self.config.particle, optimizer(self.config.particle, make=a2c.RMSPROP)
         return family.fresh_state(config, self.networks, self.spec, key, step.init)
 
-    def _renewed(self, state: State) -> State:
-        """The state with particles as old as the horizon started afresh."""
+    def _renewed(self, state: State, under_way: jax.Array) -> State:
+        """The state with particles as old as the horizon started afresh.
+
+        Their lanes go on: where an episode is `under_way` [n, N] it is not theirs.
+        """
         if self.config.horizon == 0:
             return state
         old = state.age >= self.config.horizon
@@ -154,7 +163,8 @@ class SVPG(Algorithm[State, Rollout]):
             fresh = jax.vmap(self._init_particle)(state.particles.key)
             fresh = with_schedule_of(state.particles, fresh)
             no_return = jnp.full_like(state.returns, -jnp.inf)
-            return select(old, State(fresh, no_return, jnp.zeros_like(state.age)), state)
+            new = State(fresh, no_return, jnp.zeros_like(state.age), under_way)
+            return select(old, new, state)
 
         renewed: State = jax.lax.cond(old.any(), renew, lambda state: state, state)
         return renewed
@@ -230,10 +240,11 @@ def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree
     return jax.vmap(lambda tree: ravel_pytree(tree)[0])(stacked), jax.vmap(one_back)
 
 
-def _returns(own: Rollout, before: jax.Array) -> jax.Array:
-    """Mean returns [n] of the episodes that ended, as before where none did."""
-    ended = own.valid & (own.terminated | own.truncated)
+def _returns(own: Rollout, ended: jax.Array, state: State) -> jax.Array:
+    """Mean returns [n] of the particles' own episodes that ended, as before where none did."""
     reward = jnp.where(own.valid, own.reward, 0.0)
     returns = returns_so_far(reward, ended, own.initial_return)
-    means = jax.vmap(masked_mean)(returns, ended)
-    return jnp.where(ended.any((1, 2, 3)), means, before)
+    first = episode_index(own.terminated, own.truncated) == 0
+    told = ended & ~(first & state.inherited[:, None, :, None])
+    means = jax.vmap(masked_mean)(returns, told)
+    return jnp.where(told.any((1, 2, 3)), means, state.returns)

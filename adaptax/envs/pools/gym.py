@@ -58,8 +58,8 @@ def made(make_env: Callable[[], Made]) -> Made:
 
 
 NOT_BY_EVERY_STEP = (
-    "success is told by some steps only and does not count: it counts where the first step of an "
-    "episode and all others tell it, False too"
+    "success is told by some steps only and does not count: it counts with the suite's setting "
+    "late_success, or where the first step of an episode and all others tell it, False too"
 )
 _IN_USE = weakref.WeakValueDictionary[int, Any]()
 """The environments of all pools, by their ids."""

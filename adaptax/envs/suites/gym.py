@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,9 @@ class GymConfig:
     """Worker processes that run the environments; 0 runs them in this process."""
     num_ray_actors: int = 0
     """Ray actors that run the environments, on as many machines as the cluster has; 0: none."""
+    late_success: bool = False
+    """Whether success counts that only some steps tell of, such as the last of an episode; what
+    the first step tells of counts anyway."""
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
@@ -70,6 +73,7 @@ def gym_id_suite(env_id: str, config: GymConfig) -> Suite:
             horizon=config.horizon,
             num_workers=config.num_workers,
             num_ray_actors=config.num_ray_actors,
+            late_success=config.late_success,
         )
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"{env_id}: {error}") from error
@@ -85,6 +89,7 @@ def gym_suite(
     trial_episodes: int = 1,
     num_workers: int = 0,
     num_ray_actors: int = 0,
+    late_success: bool = False,
 ) -> Suite:
     """A suite of `make_env`'s environments with listed tasks.
 
@@ -92,12 +97,15 @@ def gym_suite(
     array stands for {"value": it}. A `TaskRange` draws them. Without `train` there is one task
     without parameters; without `test` evaluation is on the training tasks.
     `num_workers` processes or `num_ray_actors` run the environments, if any: slow ones gain by it.
+    `late_success` counts success that only some steps tell of, such as the last of an episode; what
+    the first step tells of counts anyway.
     """
     check_makes("gym_suite", make_env)
     check_places(num_workers, num_ray_actors)
     train_tasks, test_tasks = train_and_test(name, train, test)
     about = (make_env, horizon, trial_episodes, one_of(train_tasks).params)
     spec: EnvSpec = _spec_in_worker(name, *about) if num_workers > 0 else gym_spec(*about)
+    spec = replace(spec, has_success=spec.has_success or late_success)
     pool = partial(GymPool, make_env, spec)
     suite = Suite(name, spec, train_tasks, test_tasks, pool)
     return placed(suite, num_workers, num_ray_actors)
@@ -149,11 +157,13 @@ def vector_suite(
     test: Tasks | None = None,
     horizon: int | None = None,
     trial_episodes: int = 1,
+    late_success: bool = False,
 ) -> Suite:
     """A suite of the vector environments that `make_vec(num_envs)` makes; else as `gym_suite`."""
     check_makes("vector_suite", make_vec)
     train_tasks, test_tasks = train_and_test(name, train, test)
     spec = vector_spec(make_vec, horizon, trial_episodes, one_of(train_tasks))
+    spec = replace(spec, has_success=spec.has_success or late_success)
     return Suite(name, spec, train_tasks, test_tasks, partial(vector_pool, make_vec, spec))
 
 
