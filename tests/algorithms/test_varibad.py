@@ -16,6 +16,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.learning.sequences import trial_sequences
+from adaptax.learning.trials import with_trials
 from adaptax.networks.actor_critic import ActorCritic
 from adaptax.networks.memory import GRU
 from adaptax.sampling.memory_actors import transition_inputs
@@ -129,8 +130,8 @@ def test_the_policy_acts_on_the_beliefs_that_decoders_learn_from():
     s = trial_sequences(
         data, CLIFF.spec.action, moments(state), bootstrap_end=True, transitions=True
     )
-    after = algorithm._with_trials(state, data)
-    kept = algorithm.kept(after.trials, jnp.arange(8, 16), moments(state))
+    trials, _ = with_trials(state.trials, state.num_trials, data)
+    kept = algorithm.kept(trials, jnp.arange(8, 16), moments(state))
     beliefs = algorithm.beliefs(encoder_of(state.policy.params), kept)
     seen = jnp.concatenate([s.obs[..., :2], beliefs.mean[:, :-1], beliefs.log_std[:, :-1]], -1)
     actor_critic = {"params": state.policy.params["params"]["actor_critic"]}

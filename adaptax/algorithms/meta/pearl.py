@@ -26,6 +26,7 @@ from adaptax.algorithms.off_policy.family import (
     init_learner,
     target_entropy,
 )
+from adaptax.algorithms.off_policy.sac import with_temperature
 from adaptax.core.config import check_not_negative, check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout, Transitions
@@ -33,7 +34,7 @@ from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.q_learning import averaged, ensemble_loss, td_target, temperature_loss
+from adaptax.functional.q_learning import averaged, ensemble_loss, td_target
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
 from adaptax.learning.minibatches import Figures, Schedule, falling
 from adaptax.learning.replay import (
@@ -403,41 +404,25 @@ class PEARL(Algorithm[State, Data]):
             figures = {"policy_loss": loss, "entropy": -jnp.mean(log_prob)}
             return loss + self._policy_penalty(distribution, u), (q - log_prob, figures)
 
+        def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+            assert self.networks.value is not None
+            value = self.networks.value.apply(params["value"], batch.obs, z)
+            loss = jnp.mean(jnp.square(value - soft_value))
+            return loss, {"value_loss": loss}
+
         learner, (z, figures) = descended(
             learner, critic_loss, self._optimizers("critics", "encoder")
         )
         learner, (soft_value, more) = descended(learner, policy_loss, self._optimizers("policy"))
         figures |= more
-        learner, more = self._last_step(learner, batch.obs, z, soft_value, figures["entropy"])
-        target = averaged(learner.target, learner.params[self._lagging], config.tau)
-        return replace(learner, target=target), figures | more
-
-    def _last_step(
-        self,
-        learner: Learner,
-        obs: jax.Array,
-        z: jax.Array,
-        soft_value: jax.Array,
-        entropy: jax.Array,
-    ) -> tuple[Learner, Figures]:
-        """The value function's step, or the temperature's if that is learned."""
-        temperature = self._temperature(learner)
-
-        def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
-            assert self.networks.value is not None
-            value = self.networks.value.apply(params["value"], obs, z)
-            loss = jnp.mean(jnp.square(value - soft_value))
-            return loss, {"value_loss": loss}
-
-        def loss_of_temperature(params: PyTree) -> tuple[jax.Array, Figures]:
-            loss = temperature_loss(params["log_temperature"], -entropy, self.target_entropy)
-            return loss, {"temperature": temperature}
-
         if self.with_value:
-            return descended(learner, value_loss, self._optimizers("value"))
-        if self.config.learn_temperature:
-            return descended(learner, loss_of_temperature, self._optimizers("log_temperature"))
-        return learner, {}
+            learner, more = descended(learner, value_loss, self._optimizers("value"))
+            figures |= more
+        elif config.learn_temperature:
+            adams = self._optimizers("log_temperature")
+            learner, figures = with_temperature(learner, figures, self.target_entropy, adams)
+        target = averaged(learner.target, learner.params[self._lagging], config.tau)
+        return replace(learner, target=target), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy on a z of the prior, another in every episode."""

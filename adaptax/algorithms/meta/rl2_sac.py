@@ -30,7 +30,7 @@ from adaptax.algorithms.off_policy.family import (
     optimizer,
     target_entropy,
 )
-from adaptax.algorithms.off_policy.sac import Choices
+from adaptax.algorithms.off_policy.sac import Choices, with_temperature
 from adaptax.core.config import check_positive, check_unit
 from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Rollout
@@ -38,7 +38,7 @@ from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.q_learning import averaged, soft_value, td_target, temperature_loss
+from adaptax.functional.q_learning import averaged, soft_value, td_target
 from adaptax.functional.returns import last_valid
 from adaptax.functional.two_hot import symlog_bins, two_hot_loss, two_hot_value
 from adaptax.learning.context import bare
@@ -322,18 +322,9 @@ class RL2SAC(Algorithm[State, Rollout]):
         names = of_policy[self.config.encoders]
         learner, more = descended(learner, policy_loss, self._optimizers(*names))
         figures |= more
-
-        def temperature_loss_of(own: PyTree) -> tuple[jax.Array, Figures]:
-            loss = temperature_loss(
-                own["log_temperature"], -figures["entropy"], self.target_entropy
-            )
-            return loss, {"temperature": temperature}
-
         if self.config.learn_temperature:
-            learner, more = descended(
-                learner, temperature_loss_of, self._optimizers("log_temperature")
-            )
-            figures |= more
+            adams = self._optimizers("log_temperature")
+            learner, figures = with_temperature(learner, figures, self.target_entropy, adams)
         online = {name: learner.params[name] for name in learner.target}
         return replace(learner, target=averaged(learner.target, online, self.config.tau)), figures
 

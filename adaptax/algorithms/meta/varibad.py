@@ -259,7 +259,8 @@ class VariBAD(Algorithm[State, Rollout]):
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """Policy and value down PPO's loss on these trials, then the model up its ELBOs on many."""
         policy, policy_figures = self._improved_policy(state.policy, data)
-        state = self._with_trials(replace(state, policy=policy), data)
+        trials, num_trials = with_trials(state.trials, state.num_trials, data)
+        state = replace(state, policy=policy, trials=trials, num_trials=num_trials)
         state, model_figures = self._improved_model(state)
         returns = rl2.trial_returns(data, self.trained_episodes)
         return state, returns | policy_figures | model_figures
@@ -270,11 +271,6 @@ class VariBAD(Algorithm[State, Rollout]):
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
         return rl2_ppo.learn(config, network, state, sequences)
-
-    def _with_trials(self, state: State, data: Rollout) -> State:
-        """With new trials [M, N, T] in the place of the oldest ones."""
-        trials, num = with_trials(state.trials, state.num_trials, data)
-        return replace(state, trials=trials, num_trials=num)
 
     def _improved_model(self, state: State) -> tuple[State, Figures]:
         """Gradient steps of encoder and decoders, each on trials drawn from all that are kept."""

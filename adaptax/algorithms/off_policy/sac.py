@@ -18,6 +18,7 @@ from adaptax.algorithms.off_policy.family import (
     Learner,
     Networks,
     OffPolicyConfig,
+    Optimizers,
     State,
     collect,
     descended,
@@ -150,15 +151,9 @@ class SAC(Algorithm[State, Data]):
 
         learner, more = descended(learner, policy_loss, {"policy": adam})
         figures |= more
-
-        def temperature_loss_of(params: PyTree) -> tuple[jax.Array, Figures]:
-            log_temperature, entropy = params["log_temperature"], figures["entropy"]
-            loss = temperature_loss(log_temperature, -entropy, self.target_entropy)
-            return loss, {"temperature": temperature}
-
         if config.learn_temperature:
-            learner, more = descended(learner, temperature_loss_of, {"log_temperature": adam})
-            figures |= more
+            adams = {"log_temperature": adam}
+            learner, figures = with_temperature(learner, figures, self.target_entropy, adams)
         return with_target(config, learner, critics), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
@@ -192,6 +187,19 @@ class SAC(Algorithm[State, Data]):
         action, log_prob = policy.sample_and_log_prob(key)
         q = jnp.min(self.networks.critics.apply(critics, obs, action), axis=0)
         return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
+
+
+def with_temperature(
+    learner: Learner, figures: Figures, target: float, optimizers: Optimizers
+) -> tuple[Learner, Figures]:
+    """After a step of the temperature by the policy's `entropy`; its figure is that before it."""
+
+    def loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        log_temperature = params["log_temperature"]
+        loss = temperature_loss(log_temperature, -figures["entropy"], target)
+        return loss, {**figures, "temperature": jnp.exp(log_temperature)}
+
+    return descended(learner, loss, optimizers)
 
 
 def networks_for(
