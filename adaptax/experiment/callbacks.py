@@ -250,25 +250,32 @@ class Callbacks:
 
         It is written where one of them fails, too: what the iteration has learned stays.
         """
-        try:
-            for callback in self._acting:
-                _add(callback, row, callback.on_row(run, MappingProxyType(row)))
-        except Exception:
-            write(row)
-            raise
-        write(row)
-        for callback in self._looking:
-            callback.on_row(run, MappingProxyType(row))
+        self._pass_on("on_row", run, row, write)
 
     def on_evaluation(
         self, run: Trainer, row: dict[str, Any], write: Callable[[Any], None]
     ) -> None:
         """The same with the row of an evaluation."""
-        for callback in self._acting:
-            _add(callback, row, callback.on_evaluation(run, MappingProxyType(row)))
+        self._pass_on("on_evaluation", run, row, write)
+
+    def _pass_on(
+        self, hook: str, run: Trainer, row: dict[str, Any], write: Callable[[Any], None]
+    ) -> None:
+        """As the two say; all that look get the row, then the first failure is raised."""
+        failed = list[Exception]()
+        try:
+            for callback in self._acting:
+                _add(callback, row, getattr(callback, hook)(run, MappingProxyType(row)))
+        except Exception as error:
+            failed.append(error)
         write(row)
         for callback in self._looking:
-            callback.on_evaluation(run, MappingProxyType(row))
+            try:
+                getattr(callback, hook)(run, MappingProxyType(row))
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def on_video(self, run: Trainer, path: Path) -> None:
         """Tell all of a video."""
@@ -290,9 +297,11 @@ def _add(callback: Callback, row: dict[str, Any], added: Added) -> None:
     who = f"the callback {type(callback).__name__}"
     is_dict = added is None or isinstance(added, Mapping)
     check(is_dict, f"{who} must return figures and texts by name, not a {type(added).__name__}")
+    fitting = dict[str, Any]()
     for name, value in (added or {}).items():
         value = value.item() if getattr(value, "shape", None) == () else value
         check(isinstance(name, str) and name not in row, f"{who} adds {name!r}, which the row has")
         fits = value is None or isinstance(value, str | int | float)
         check(fits, f"{who} adds {name!r}, a {type(value).__name__}: only numbers and texts can be")
-        row[name] = value
+        fitting[name] = value
+    row.update(fitting)

@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,11 +131,13 @@ class RunLog:
 
 
 def _warn_of_gaps(path: Path, iterations: Sequence[int]) -> None:
-    missing = sorted({*range(1, max(iterations, default=1))} - {*iterations})
-    if missing:
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+    own = sorted({0, *iterations})
+    gaps = [(before + 1, after) for before, after in pairwise(own) if after > before + 1]
+    if gaps:
+        num = sum(end - start for start, end in gaps)
+        more = f" and {num - 1} more" if num > 1 else ""
         warnings.warn(
-            f"{path} lacks the row of iteration {missing[0]}{more}: plots and figures go without",
+            f"{path} lacks the row of iteration {gaps[0][0]}{more}: plots and figures go without",
             stacklevel=4,
         )
 

@@ -258,7 +258,7 @@ class Trainer:
         self.store.renew()
         self._given.restart()
         self.callbacks = self._given.with_shipped(self.config)
-        self.learner.one_by_one = self.callbacks.one_by_one
+        self.learner.config, self.learner.one_by_one = self.config, self.callbacks.one_by_one
 
     def _tell_of_the_suite(self) -> None:
         if self.suite.note is not None and not self.config.quiet:
@@ -380,16 +380,16 @@ class Trainer:
         return self.learner.last
 
     def _log_rows(self, rows: list[Metrics]) -> None:
-        to_come = iter(rows)
-        try:
-            for row in to_come:
+        failed = list[Exception]()
+        for row in rows:
+            try:
                 self.callbacks.on_row(self, row, self.store.log.log)
-                self._progress.update(row)
-        except Exception:  # a callback's, which must not cost what was learned
-            for row in to_come:
-                self.store.log.log(row)
+            except Exception as error:  # a callback's, which must not cost what was learned
+                failed.append(error)
+            self._progress.update(row)
+        if failed:
             self.save_snapshot(self.sampler.save())
-            raise
+            raise failed[0]
 
     def _ends_here(self, limits: dict[str, float]) -> bool:
         return self._interrupted or bool(self._stopped) or self.learner.has_reached(limits)

@@ -204,22 +204,26 @@ class FailsAt(Callback):
 @pytest.mark.parametrize("hook", ["on_row", "on_evaluation"])
 def test_a_callback_that_fails_costs_nothing_that_was_learned(tmp_path, hook):
     settings = {"num_iterations": 7, "evaluation_interval": 2, "snapshot_interval": 5}
-    whole, failing = trainer(tmp_path / "whole", **settings), FailsAt(4, hook)
+    whole, told = trainer(tmp_path / "whole", **settings), Told()
     whole.run()
-    run = run_with([failing], tmp_path / "run", **settings)
+    run = run_with([told, FailsAt(4, hook)], tmp_path / "run", **settings)
     with pytest.raises(RuntimeError, match="mine"):
         run.run()
     assert snapshots(run) == [4] and column(run) == [1, 2, 3, 4]
     run.resume()
     assert left_behind(run) == left_behind(whole)
+    assert [call[1] for call in told.calls if call[0] == "row"] == [1, 2, 3, 4, 5, 6, 7]
+    assert [call[1] for call in told.calls if call[0] == "evaluation"] == [0, 2, 4, 6, 7]
 
 
 def test_one_that_only_looks_and_fails_costs_none_of_the_iterations_of_its_call(tmp_path):
     whole = compiled(tmp_path / "whole", [])
-    looking = OnlyLooking()
+    before, after = OnlyLooking(), OnlyLooking()
     with pytest.raises(RuntimeError, match="mine"):
-        compiled(tmp_path / "run", [looking, FailsAt(7, in_step=False)])
-    done = looking.calls[-1][1]
+        compiled(tmp_path / "run", [before, FailsAt(7, in_step=False), after])
+    done = before.calls[-1][1]
+    for looking in (before, after):
+        assert [c[1] for c in looking.calls if c[0] == "row"] == list(range(1, done + 1))
     run = adaptax.load_run(tmp_path / "run", num_iterations=40)
     assert done > 7, "it did not fail within a call"
     assert snapshots(run) == [done] and column(run) == list(range(1, done + 1))

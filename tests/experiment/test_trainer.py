@@ -606,6 +606,15 @@ def test_a_metric_that_is_not_finite_is_null_in_the_log(tmp_path):
     assert row["train/none"] is None
 
 
+def test_settings_given_between_two_runs_of_one_object_count_for_both_of_its_parts(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=2)
+    run.run()
+    run.config = replace(run.config, num_iterations=4, snapshot_interval=1)
+    run.resume()
+    assert run.learner.config is run.config
+    assert column(run) == [1, 2, 3, 4]
+
+
 def test_there_is_nothing_to_resume_where_there_is_no_run(tmp_path):
     with pytest.raises(AdaptaxError, match=f"^{tmp_path / 'nope'} holds no run$"):
         trainer(tmp_path / "nope").resume()
