@@ -129,12 +129,10 @@ class SVPG(Algorithm[State, Rollout]):
         updates, opt_state = jax.vmap(step.update)(gradients, particles.opt_state, particles.params)
         params = optax.apply_updates(particles.params, updates)
         particles = replace(particles, params=params, opt_state=opt_state)
-        ended = own.valid & (own.terminated | own.truncated)
-        inherited = state.inherited & ~ended.any((1, 3))
-        after = State(particles, _returns(own, ended, state), state.age + 1, inherited)
+        returns = _returns(own, self._own_ends(own, state), state.returns)
+        after = State(particles, returns, state.age + 1, state.inherited)
         by_particle = {f"return/particle_{i}": x for i, x in enumerate(after.returns, 1)}
-        under_way = ~(ended & last_valid(own.valid)).any((1, 3))
-        return self._renewed(after, under_way), {
+        return self._renewed(after, own), {
             **jax.tree.map(jnp.mean, figures),
             **{name: jnp.where(jnp.isfinite(x), x, jnp.nan) for name, x in by_particle.items()},
             "direction_norm": jnp.mean(jnp.linalg.norm(direction, axis=-1)),
@@ -150,13 +148,21 @@ class SVPG(Algorithm[State, Rollout]):
         config, step = self.config.particle, optimizer(self.config.particle, make=a2c.RMSPROP)
         return family.fresh_state(config, self.networks, self.spec, key, step.init)
 
-    def _renewed(self, state: State, under_way: jax.Array) -> State:
-        """The state with particles as old as the horizon started afresh.
+    def _own_ends(self, own: Rollout, state: State) -> jax.Array:
+        """Ends [n, 1, N, T] of episodes that the particle began, not the one before it."""
+        ended = own.valid & (own.terminated | own.truncated)
+        if self.config.horizon == 0:
+            return ended
+        first = episode_index(own.terminated, own.truncated) == 0
+        return ended & ~(first & state.inherited[:, None, :, None])
 
-        Their lanes go on: where an episode is `under_way` [n, N] it is not theirs.
-        """
+    def _renewed(self, state: State, own: Rollout) -> State:
+        """The state with particles as old as the horizon started afresh; their lanes go on."""
         if self.config.horizon == 0:
             return state
+        ended = own.valid & (own.terminated | own.truncated)
+        under_way = ~(ended & last_valid(own.valid)).any((1, 3))
+        state = replace(state, inherited=state.inherited & ~ended.any((1, 3)))
         old = state.age >= self.config.horizon
 
         def renew(state: State) -> State:
@@ -240,11 +246,10 @@ def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree
     return jax.vmap(lambda tree: ravel_pytree(tree)[0])(stacked), jax.vmap(one_back)
 
 
-def _returns(own: Rollout, ended: jax.Array, state: State) -> jax.Array:
+def _returns(own: Rollout, own_ends: jax.Array, before: jax.Array) -> jax.Array:
     """Mean returns [n] of the particles' own episodes that ended, as before where none did."""
+    ended = own.valid & (own.terminated | own.truncated)
     reward = jnp.where(own.valid, own.reward, 0.0)
     returns = returns_so_far(reward, ended, own.initial_return)
-    first = episode_index(own.terminated, own.truncated) == 0
-    told = ended & ~(first & state.inherited[:, None, :, None])
-    means = jax.vmap(masked_mean)(returns, told)
-    return jnp.where(told.any((1, 2, 3)), means, state.returns)
+    means = jax.vmap(masked_mean)(returns, own_ends)
+    return jnp.where(own_ends.any((1, 2, 3)), means, before)
