@@ -74,7 +74,11 @@ class ResumeArgs:
     run_dir: RunDir
     """Directory of a run, a group or a sweep."""
     num_iterations: int | None = None
-    """Iterations in all, instead of the limits that the run had."""
+    """Iterations in all; with any of these three the limits that the run had count no more."""
+    num_steps: int | None = None
+    """Environment steps in all."""
+    max_seconds: float | None = None
+    """Seconds of training in all."""
     imports: Import = None
     """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
     quiet: bool = False

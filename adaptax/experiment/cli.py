@@ -318,20 +318,18 @@ def resume_command(args: list[str]) -> None:
     options = parse(ResumeArgs, args, "adaptax resume")
     permit(options.imports)
     changes: dict[str, Any] = {"quiet": options.quiet}
-    if options.num_iterations is not None:
-        changes |= {
-            "num_iterations": options.num_iterations,
-            "num_steps": None,
-            "max_seconds": None,
-        }
     from adaptax.experiment.build import load_group, recorded_trainer
     from adaptax.experiment.group import begun_member, group_seeds
     from adaptax.experiment.group_processes import train_group
     from adaptax.experiment.pretrained import is_pretrained, run_path
     from adaptax.experiment.provenance import MACHINE
+    from adaptax.experiment.recipe import LIMITS
     from adaptax.experiment.sweep_record import is_sweep
     from adaptax.experiment.weights import not_resumable
 
+    limits = {name: getattr(options, name) for name in LIMITS}
+    if any(limit is not None for limit in limits.values()):
+        changes |= limits
     run_dir = run_path(options.run_dir)
     if is_pretrained(run_dir):
         raise ConfigError(not_resumable(options.run_dir))
@@ -355,7 +353,8 @@ def _resume_sweep(options: ResumeArgs, run_dir: Path) -> None:
     from adaptax.experiment.sweep import Sweep
     from adaptax.experiment.sweep_record import read_sweep
 
-    as_planned = options.num_iterations is options.num_workers is None
+    given = (options.num_iterations, options.num_steps, options.max_seconds, options.num_workers)
+    as_planned = all(value is None for value in given)
     check(as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet")
     plan, _ = read_sweep(run_dir)
     set_up_process(_cores_for(run_dir, plan.training.trainer["num_cores"]))

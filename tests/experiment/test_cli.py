@@ -357,6 +357,18 @@ def test_resume_prolongs_a_run(inside, tmp_path):
     assert json.loads((run / "config.json").read_text())["trainer"]["num_iterations"] == 4
 
 
+@pytest.mark.parametrize("limit", ["num_steps", "max_seconds"])
+def test_resume_takes_any_limit_in_place_of_those_there_were(limit, inside, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree("run", run)
+    before = read_rows(run / "progress.jsonl")[-1]
+    most = {"num_steps": before["num_steps"] + 1, "max_seconds": before["seconds"] + 0.01}
+    cli.main(["resume", str(run), f"--{limit.replace('_', '-')}", str(most[limit])])
+    assert len(read_rows(run / "progress.jsonl")) > before["iteration"]
+    trainer = json.loads((run / "config.json").read_text())["trainer"]
+    assert trainer[limit] == most[limit] and trainer["num_iterations"] is None
+
+
 def test_resume_with_workers_where_there_are_none_is_one_line(inside, capsys):
     with pytest.raises(SystemExit):
         cli.main(["resume", "run", "--suite.num-workers", "2"])
