@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -117,6 +117,13 @@ def as_integer(given: Any, said: str, among: range | None = None) -> int:
     fits = is_integer(given) and (among is None or operator.index(given) in among)
     check(fits, f"{said}, not {given!r}")
     return operator.index(given)
+
+
+def as_list(given: Any, said: str) -> list[Any]:
+    """Several things as a list; a ConfigError of what is `said` where one stands alone."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    check(several, f"{said}, not {given!r}")
+    return list(given)
 
 
 def check_multiple(config: Any, name: str, divisor: str) -> None:

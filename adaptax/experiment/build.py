@@ -11,14 +11,14 @@ from typing import Any, Literal, overload
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import check_numbers, from_dict, merged
+from adaptax.core.config import as_list, check_numbers, from_dict, merged
 from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
-from adaptax.experiment.callbacks import Callback, as_list
+from adaptax.experiment.callbacks import CALLBACKS_WANTED, Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, member_dir
 from adaptax.experiment.pretrained import run_path
@@ -203,7 +203,7 @@ def _check_kind(what: str, given: Any, cls: type[Any]) -> None:
 
 def _own_and_named(callbacks: Sequence[Callback | str]) -> tuple[list[Callback], dict[str, Any]]:
     """The callbacks that are objects, and the setting that has the names of the others."""
-    callbacks = as_list(callbacks)
+    callbacks = as_list(callbacks, CALLBACKS_WANTED)
     names = [callback for callback in callbacks if isinstance(callback, str)]
     own = [callback for callback in callbacks if not isinstance(callback, str)]
     return own, {"callbacks": names} if names else {}

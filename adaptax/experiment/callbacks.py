@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adaptax.core.config import as_integer
+from adaptax.core.config import as_integer, as_list
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "adaptax.callbacks"
 """The group of installed packages' callbacks; each names MODULE:CLASS, made without arguments."""
+CALLBACKS_WANTED = "callbacks: expected a list"
+"""What is said of a callback, or the name of one, that stands alone."""
 Row = Mapping[str, Any]
 Added = Mapping[str, Any] | None
 """Figures and texts by name, for the row; None for nothing."""
@@ -160,7 +162,7 @@ def _at_first(callback: Callback) -> dict[str, Any]:
 
 def as_callbacks(given: Iterable[Callback]) -> list[Callback]:
     """A list of callbacks, which may be gone through often; a ConfigError where it is none."""
-    callbacks = as_list(given)
+    callbacks = as_list(given, CALLBACKS_WANTED)
     for callback in callbacks:
         what = f"a {type(callback).__name__}"
         if isinstance(callback, type):
@@ -175,13 +177,6 @@ def _check_hooks(kind: type[Callback]) -> None:
     for name in dir(kind):
         if name.startswith("on_") and name not in HOOKS and callable(getattr(kind, name)):
             raise unknown_name(f"hook of the callback {kind.__name__}", name, HOOKS)
-
-
-def as_list(given: Any) -> list[Any]:
-    """Callbacks or names of some as a list; a ConfigError where one stands alone."""
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    check(several, f"callbacks: expected a list, not {given!r}")
-    return list(given)
 
 
 class Callbacks:

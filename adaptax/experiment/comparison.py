@@ -16,13 +16,14 @@ from typing import Any, get_args
 
 import numpy as np
 
+from adaptax.core.config import as_list
 from adaptax.core.errors import AdaptaxError, check
 from adaptax.experiment.choices import Metric
 from adaptax.experiment.curves import (
+    FOLDERS_WANTED,
     Curve,
     Run,
     RunGroup,
-    as_list,
     check_one_suite,
     has_interval,
     is_figure,
@@ -123,7 +124,7 @@ def compare(
 
 
 def _loaded(groups: Sequence[RunGroup | str | Path]) -> list[RunGroup]:
-    groups = as_list(groups)
+    groups = as_list(groups, FOLDERS_WANTED)
     check(len(groups) > 0, f"expected folders of groups or runs, not {groups!r}")
     loaded = [group for group in groups if isinstance(group, RunGroup)]
     if loaded:

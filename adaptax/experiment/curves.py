@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from adaptax.core.config import flat
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.config import as_list, flat
+from adaptax.core.errors import AdaptaxError
 from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
@@ -22,6 +21,8 @@ from adaptax.experiment.progress import episode_returns
 from adaptax.experiment.run_dir import CONFIG, EVALUATIONS, PROGRESS, read_config
 from adaptax.experiment.statistics import student_interval
 
+FOLDERS_WANTED = "expected a list of folders"
+"""What is said of a folder that stands alone."""
 SMOOTHING = 0.05
 """Share of a training curve that one point of its smoothed line is the mean of."""
 MOST_NAMED = 3
@@ -79,16 +80,9 @@ class RunGroup:
         return lines
 
 
-def as_list(folders: Any) -> list[Any]:
-    """Folders, or groups that are loaded, as a list; a ConfigError where one stands alone."""
-    several = isinstance(folders, Iterable) and not isinstance(folders, str)
-    check(several, f"expected a list of folders, not {reprlib.repr(folders)}")
-    return list(folders)
-
-
 def load_runs(run_dirs: Sequence[Path]) -> list[Run]:
     """The runs, each directory once."""
-    run_dirs = as_list(run_dirs)
+    run_dirs = as_list(run_dirs, FOLDERS_WANTED)
     if not run_dirs:
         raise AdaptaxError("no run directory to plot")
     return [_load_run(path) for path in dict.fromkeys(Path(d).resolve() for d in run_dirs)]
@@ -106,7 +100,7 @@ def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
     """Each folder of a group as one; of other runs those that differ in their seed only."""
     found = list[tuple[Path, list[Run]]]()
     loose = list[Path]()
-    for path in dict.fromkeys(Path(p).resolve() for p in as_list(paths)):
+    for path in dict.fromkeys(Path(p).resolve() for p in as_list(paths, FOLDERS_WANTED)):
         seeds = group_seeds(path)
         if seeds is None:
             loose.append(path)

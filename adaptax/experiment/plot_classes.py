@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adaptax.core.config import as_list
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment.curves import (
+    FOLDERS_WANTED,
     SMOOTHING,
-    as_list,
     checked_rows,
     has_interval,
     is_figure,
@@ -33,7 +34,9 @@ Bar = tuple[float, float, float]
 
 def has_classes(run_dirs: Sequence[Path]) -> bool:
     """Whether every run's last evaluation tells success by class."""
-    return all(_last_with_classes(run_dir) is not None for run_dir in as_list(run_dirs))
+    return all(
+        _last_with_classes(run_dir) is not None for run_dir in as_list(run_dirs, FOLDERS_WANTED)
+    )
 
 
 def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
@@ -45,7 +48,7 @@ def plot_classes(run_dirs: Sequence[Path], out: Path) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    run_dirs = as_list(run_dirs)
+    run_dirs = as_list(run_dirs, FOLDERS_WANTED)
     rows = [_last_with_classes(run_dir) for run_dir in run_dirs]
     if not rows or None in rows:
         raise AdaptaxError(f"no success by class to plot: {EVALUATIONS} of a run tells none")

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from adaptax.core.config import as_list
 from adaptax.core.errors import AdaptaxError
 from adaptax.core.files import read_plain, replacing
 from adaptax.experiment.choices import Metric
 from adaptax.experiment.comparison import Record, compare, learning_curves
 from adaptax.experiment.comparison_table import score_cells
 from adaptax.experiment.curves import (
+    FOLDERS_WANTED,
     Curve,
     RunGroup,
     adaptation_curve,
-    as_list,
     interval_words,
     over_seeds,
     tasks_of,
@@ -69,7 +70,7 @@ def write_report(
     Raises an AdaptaxError where they do not compare, or Plotly is not installed.
     """
     check_plotly()
-    sweeps = as_list(sweeps)
+    sweeps = as_list(sweeps, FOLDERS_WANTED)
     record = compare(groups, metric)
     text = Report(groups, record).page(sweeps)
     with writing(out):

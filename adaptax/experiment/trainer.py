@@ -190,7 +190,7 @@ class Trainer:
             early = self.store.ended_early(self.config.snapshot_interval)
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
-                self._check_networks()
+                check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
                 self.learner.begin(self._first_state())
             else:
                 self.load(episodes=True)
@@ -273,7 +273,7 @@ class Trainer:
         """
         refuse_links(self.run_dir)
         self.store.describe(recorded_config(self.run_dir))
-        self._check_networks()
+        check_networks(self.run_dir, self.recorded, self.algorithm)
         self.take_up(*self.store.snapshots.read(best=best), episodes=episodes)
 
     def take_up(self, iteration: int, tree: PyTree, *, episodes: bool = False) -> None:
@@ -344,9 +344,6 @@ class Trainer:
             },
             "suite": {"name": self.suite.name, **suite},
         }
-
-    def _check_networks(self) -> None:
-        check_networks(self.run_dir, recorded_config(self.run_dir), self.algorithm)
 
     def _nothing_to_do(self) -> bool:
         """Whether a run that is resumed has reached its limits, its last evaluation included."""

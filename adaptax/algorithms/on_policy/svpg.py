@@ -150,7 +150,7 @@ class SVPG(Algorithm[State, Rollout]):
 
     def _own_ends(self, own: Rollout, state: State) -> jax.Array:
         """Ends [n, 1, N, T] of episodes that the particle began, not the one before it."""
-        ended = own.valid & (own.terminated | own.truncated)
+        ended = _ended(own)
         if self.config.horizon == 0:
             return ended
         first = episode_index(own.terminated, own.truncated) == 0
@@ -160,7 +160,7 @@ class SVPG(Algorithm[State, Rollout]):
         """The state with particles as old as the horizon started afresh; their lanes go on."""
         if self.config.horizon == 0:
             return state
-        ended = own.valid & (own.terminated | own.truncated)
+        ended = _ended(own)
         under_way = ~(ended & last_valid(own.valid)).any((1, 3))
         state = replace(state, inherited=state.inherited & ~ended.any((1, 3)))
         old = state.age >= self.config.horizon
@@ -246,9 +246,14 @@ def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree
     return jax.vmap(lambda tree: ravel_pytree(tree)[0])(stacked), jax.vmap(one_back)
 
 
+def _ended(own: Rollout) -> jax.Array:
+    """Where episodes end."""
+    return own.valid & (own.terminated | own.truncated)
+
+
 def _returns(own: Rollout, own_ends: jax.Array, before: jax.Array) -> jax.Array:
     """Mean returns [n] of the particles' own episodes that ended, as before where none did."""
-    ended = own.valid & (own.terminated | own.truncated)
+    ended = _ended(own)
     reward = jnp.where(own.valid, own.reward, 0.0)
     returns = returns_so_far(reward, ended, own.initial_return)
     means = jax.vmap(masked_mean)(returns, own_ends)
