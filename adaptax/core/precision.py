@@ -1,4 +1,4 @@
-"""Arithmetic in float64 within programs that are else in float32."""
+"""Arithmetic in 64 bits within programs that are else in 32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 
-def in_float64(function: Callable[..., Any], *arguments: Any) -> Any:
+def in_64_bits(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of arrays gives where JAX has 64-bit types, under `vmap` as well.
 
     By `jax.enable_x64` alone it would be traced with these types, but `vmap` of a program that it
@@ -22,7 +22,7 @@ def in_float64(function: Callable[..., Any], *arguments: Any) -> Any:
     @call.def_vmap
     def _call(axis_size: int, in_batched: list[Any], *arguments: Any) -> tuple[Any, Any]:
         axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(in_batched))
-        results = in_float64(jax.vmap(function, axes, axis_size=axis_size), *arguments)
+        results = in_64_bits(jax.vmap(function, axes, axis_size=axis_size), *arguments)
         return results, jax.tree.map(lambda _: True, results)
 
     with jax.enable_x64(True):

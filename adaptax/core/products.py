@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib.version
 
 EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """No products for YNNPACK, which XLA gives them to by default: Eigen has them."""
@@ -31,9 +30,10 @@ def product_options(num_rows: int) -> dict[str, str]:
 def alike_in_every_row() -> dict[str, str]:
     """Compiler options with which a row of a product is the same whatever rows are beside it.
 
-    YNNPACK's are, to the last bit, until jaxlib 0.12.
+    Eigen's are where there is more than one, but for a rounding in products of a few sizes (of
+    rows of 376 by 256, say); YNNPACK's are for fewer sizes.
     """
-    return EIGEN if jaxlib.version.__version_info__ >= (0, 12) and _known() else {}
+    return EIGEN if _known() else {}
 
 
 @cache

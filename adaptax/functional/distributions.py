@@ -130,7 +130,8 @@ class Categorical:
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Log-probability [...]."""
         log_p = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_p, action[..., None], axis=-1)[..., 0]
+        chosen = jnp.arange(log_p.shape[-1]) == action[..., None]
+        return jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
 
     def entropy(self) -> jax.Array:
         """Entropy [...]."""

@@ -33,19 +33,28 @@ def gru_sequence(
     r = sigmoid(g_r + h W_r), u = sigmoid(g_u + h W_u), c = tanh(g_c + r (h W_c + bias)),
     h' = u h + (1 - u) c.
     """
-    w_reset, w_update, w_candidate = jnp.split(weights, 3, axis=-1)
+    if len(gates) == 1:
+        before = _cleared(hidden, None if reset is None else reset[0])
+        own = jnp.split(before @ weights, 3, axis=-1)
+        return _next(before, jnp.split(gates[0], 3, axis=-1), own, bias)[None]
+    parts = jnp.split(weights, 3, axis=-1)
 
     def step(h: jax.Array, x: tuple[Any, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
         gate, clear = x
         h = _cleared(h, clear)
-        gate_reset = jax.nn.sigmoid(gate[0] + h @ w_reset)
-        update = jax.nn.sigmoid(gate[1] + h @ w_update)
-        candidate = jnp.tanh(gate[2] + gate_reset * (h @ w_candidate + bias))
-        h = candidate + update * (h - candidate)
+        h = _next(h, gate, [h @ part for part in parts], bias)
         return h, h
 
     # Split before the loop: slices inside it would keep the compiler from vectorising the gates.
     return jax.lax.scan(step, hidden, (tuple(jnp.split(gates, 3, axis=-1)), reset))[1]
+
+
+def _next(h: jax.Array, gate: Any, own: Any, bias: jax.Array) -> jax.Array:
+    """The state [B, H] after `h`, of the gates' parts by the input and by `h` itself."""
+    reset = jax.nn.sigmoid(gate[0] + own[0])
+    update = jax.nn.sigmoid(gate[1] + own[1])
+    candidate = jnp.tanh(gate[2] + reset * (own[2] + bias))
+    return candidate + update * (h - candidate)
 
 
 def _cleared(x: jax.Array, where: jax.Array | None) -> jax.Array:

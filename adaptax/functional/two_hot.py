@@ -24,7 +24,8 @@ def symexp(x: jax.Array) -> jax.Array:
 
 def symlog_bins(num_bins: int, most: jax.Array | float) -> jax.Array:
     """Bins [K], equally far apart in symlog, of numbers from -most to most."""
-    return symlog(jnp.asarray(most)) * jnp.linspace(-1.0, 1.0, num_bins)
+    # Not linspace, which on some processors misses 0 in the middle by a rounding.
+    return symlog(jnp.asarray(most)) * jnp.arange(1 - num_bins, num_bins, 2) / (num_bins - 1)
 
 
 def two_hot(x: jax.Array, bins: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree
-from adaptax.core.precision import in_float64
+from adaptax.core.precision import in_64_bits
 from adaptax.functional.returns import discounted_returns
 from adaptax.functional.two_hot import two_hot_loss, two_hot_value
 from adaptax.functional.value_losses import clipped_value_loss, squared_value_loss
@@ -98,7 +98,7 @@ class LinearBaseline:
         s = sequences
         ends = {"terminated": s.terminated, "truncated": s.truncated, "valid": s.valid}
         seen = jnp.concatenate([s.obs[:, :1], s.next_obs], axis=1)
-        value = in_float64(_fitted, self.discount, seen, s.reward, ends).astype(s.reward.dtype)
+        value = in_64_bits(_fitted, self.discount, seen, s.reward, ends).astype(s.reward.dtype)
         return value[:, :-1], value[:, 1:]
 
     def errors(self, output: jax.Array, part: Batch) -> jax.Array:

@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree
+from adaptax.core.precision import in_64_bits
 from adaptax.functional.masking import masked_mean
 
 Figures = dict[str, jax.Array]
@@ -204,12 +206,29 @@ def shuffled_rows(key: jax.Array, valid: jax.Array, num_epochs: int, num_parts: 
     places = jnp.where(there, place, filler)
 
     def one_pass(epoch_key: jax.Array) -> jax.Array:
-        order = jax.random.permutation(epoch_key, n)
-        order = order[jnp.argsort(~valid[order], stable=True)]
-        return jnp.append(order, n)[places]
+        return jnp.append(_shuffled(epoch_key, valid), n)[places]
 
     order = jax.vmap(one_pass)(jax.random.split(key, num_epochs))
     return order.reshape(-1, order.shape[-1])
+
+
+def _shuffled(key: jax.Array, valid: jax.Array) -> jax.Array:
+    """All n entries [n] int32 in random order, those that are `valid` [n] before the others.
+
+    Each is drawn a number that ends with its index: to sort plain numbers takes a tenth of the time
+    that it takes to sort indices by numbers.
+    """
+    num_bits = max(len(valid) - 1, 1).bit_length()
+
+    def order(valid: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
+        drawn = (high.astype(jnp.uint64) << 31) | (low >> 1)  # 63 bits
+        first = jnp.where(valid, 0, 1).astype(jnp.uint64) << 63
+        index = jnp.arange(len(valid), dtype=jnp.uint64)
+        numbers = jnp.sort(first | (drawn >> num_bits << num_bits) | index)
+        return (numbers % 2**num_bits).astype(jnp.int32)
+
+    words = jax.random.bits(key, (2, len(valid)), jnp.uint32)
+    return jnp.asarray(in_64_bits(order, valid, *words))
 
 
 def run_passes(
@@ -255,12 +274,19 @@ def descend(
     """
     guarded = live is not None or stop is not None
     whole = rows.shape[1] == len(jax.tree.leaves(batch)[0])
+    # An optimizer's step on one vector is a few loops in the place of a few for every layer.
+    params_of = ravel_pytree(start[0])[1]
+    alike = partial(_are_alike, start[0])
+    as_vectors = jax.tree.map(lambda x: ravel_pytree(x)[0] if alike(x) else x, start, is_leaf=alike)
+
+    def loss_of(vector: jax.Array, part: PyTree) -> tuple[jax.Array, Figures]:
+        return loss(params_of(vector), part)
 
     def update(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
         (now, stopped), (row, is_live) = carry, x
         # All of it in another order would be the same, but has to be brought to one device.
         part = batch if whole else jax.tree.map(lambda leaf: leaf[row], batch)
-        after, figures = one_step(loss, step, now, part)
+        after, figures = one_step(loss_of, step, now, part)
         if stop is not None:
             stopped = stopped | (is_live & stop(figures))
         made = is_live & ~stopped
@@ -269,11 +295,19 @@ def descend(
         return (after, stopped), (figures, made)
 
     live = jnp.ones(len(rows), bool) if live is None else live
-    (end, _), (figures, made) = jax.lax.scan(update, (start, jnp.array(False)), (rows, live))
+    first = as_vectors, jnp.array(False)
+    (end, _), (figures, made) = jax.lax.scan(update, first, (rows, live))
+    end = jax.tree.map(lambda was, x: params_of(x) if alike(was) else x, start, end, is_leaf=alike)
     if not guarded:
         return end, jax.tree.map(jnp.mean, figures)
     share = jnp.sum(made) / jnp.maximum(jnp.sum(live), 1)
     return end, {**{k: masked_mean(x, made) for k, x in figures.items()}, "update_share": share}
+
+
+def _are_alike(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees are of the same structure, shapes and types."""
+    trees = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (one, other)]
+    return bool(trees[0] == trees[1])
 
 
 def _unless(made: jax.Array, new: Any, old: Any) -> Any:

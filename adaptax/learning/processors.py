@@ -20,7 +20,7 @@ from adaptax.core.config import check_unit
 from adaptax.core.errors import check
 from adaptax.core.experience import Array, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
-from adaptax.core.precision import in_float64
+from adaptax.core.precision import in_64_bits
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
 from adaptax.functional.returns import discounted_returns, episode_index, gae, path_ends
 from adaptax.learning.baselines import (
@@ -104,7 +104,7 @@ def process_samples(
     episode does, cut or not: only advantages count what it expects after a cut, from the last
     observation.
     """
-    samples: TaskSamples = in_float64(_samples, config, rollout.steps, weights)
+    samples: TaskSamples = in_64_bits(_samples, config, rollout.steps, weights)
     return samples
 
 
@@ -156,7 +156,7 @@ def process_dice_samples(
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`.
     """
     process = partial(_dice_samples, horizon)
-    samples: DiceSamples = in_float64(process, config, rollout.steps, weights)
+    samples: DiceSamples = in_64_bits(process, config, rollout.steps, weights)
     return samples
 
 

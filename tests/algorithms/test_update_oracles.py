@@ -29,6 +29,7 @@ from adaptax.algorithms.program import updated
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
+from adaptax.learning.minibatches import shuffled_rows
 from adaptax.learning.replay import add
 
 OBS, ACTIONS, HORIZON = 3, 2, 7
@@ -97,8 +98,7 @@ class OnPolicyAdapter:
 
 def shuffled(key: jax.Array, num_passes: int, num_steps: int) -> np.ndarray:
     """The order of every pass [P, n]."""
-    keys = jax.random.split(key, num_passes)
-    return np.stack([jax.random.permutation(k, num_steps) for k in keys])
+    return np.asarray(shuffled_rows(key, jnp.ones(num_steps, bool), num_passes, 1))
 
 
 class SACAdapter:

@@ -83,6 +83,39 @@ def test_minibatches_that_lack_an_entry_are_filled_up_with_n():
     np.testing.assert_array_equal((rows == 6).sum(1), [0, 0, 1, 1])
 
 
+def test_every_order_of_the_valid_entries_is_as_likely_as_any_other():
+    valid = jnp.array([True, True, False, True, True])
+    keys = jax.random.split(KEY, 240)
+    rows = jax.jit(jax.vmap(lambda key: shuffled_rows(key, valid, 10, 1)))(keys)
+    orders = np.asarray(rows).reshape(-1, 5)
+    assert (orders[:, 4] == 2).all()
+    _, counts = np.unique(orders[:, :4], axis=0, return_counts=True)
+    assert len(counts) == 24
+    # Chi-squared with 23 degrees of freedom: one draw in 10,000 is above 57.
+    assert np.sum(np.square(counts - 100)) / 100 < 57
+
+
+def test_steps_are_those_of_the_optimizer_on_every_layer():
+    step = clipped(optax.adam(0.1, eps=1e-5), 0.5)
+    params = {"layer": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "scale": jnp.array(0.5)}
+    batch = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32))
+
+    def error(params, part):
+        out = params["scale"] * (part @ params["layer"]["w"] + params["layer"]["b"])
+        return jnp.mean(jnp.square(out - 3.0)), {}
+
+    start, rows = (params, step.init(params)), np.array([[0, 1, 2], [3, 4, 5], [2, 4, 0]])
+    end, _ = descend(error, step, start, batch, rows)
+    slow, state = start
+    for row in rows:
+        updates, state = step.update(jax.grad(lambda p: error(p, batch[row])[0])(slow), state)  # noqa: B023
+        slow = optax.apply_updates(slow, updates)
+    assert jax.tree.structure(end) == jax.tree.structure((slow, state))
+    for found, expected in zip(jax.tree.leaves(end), jax.tree.leaves((slow, state)), strict=True):
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_one_step_a_minibatch_in_the_order_of_rows():
     params, figures = run([2.0, 4.0], np.array([[0], [1]]))
     assert params == pytest.approx((0.5 * 2.0) * 0.5 + 0.5 * 4.0)
