@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 
 EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """No products for YNNPACK, which XLA gives them to by default: Eigen has them."""
@@ -28,12 +29,12 @@ def product_options(num_rows: int) -> dict[str, str]:
 
 
 def alike_in_every_row() -> dict[str, str]:
-    """Compiler options with which a row of a product is the same whatever rows are beside it.
+    """Compiler options with which a row of a product hardly depends on the rows beside it.
 
-    Eigen's are where there is more than one, but for a rounding in products of a few sizes (of
-    rows of 376 by 256, say); YNNPACK's are for fewer sizes.
+    Eigen's do by a rounding, in a few sizes. YNNPACK's do in more until jaxlib 0.12, with 64 rows
+    and layers of 256 for example, but there they are as in programs of whole iterations.
     """
-    return EIGEN if _known() else {}
+    return EIGEN if jaxlib.version.__version_info__ >= (0, 12) and _known() else {}
 
 
 @cache

@@ -128,10 +128,12 @@ class Categorical:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Log-probability [...]."""
+        """Log-probability [...]; -inf of what is none of the A actions."""
         log_p = jax.nn.log_softmax(self.logits)
+        # A gather of one in a few, and the scatter that is its gradient, take longer.
         chosen = jnp.arange(log_p.shape[-1]) == action[..., None]
-        return jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
+        of_chosen = jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
+        return jnp.where(chosen.any(-1), of_chosen, -jnp.inf)
 
     def entropy(self) -> jax.Array:
         """Entropy [...]."""

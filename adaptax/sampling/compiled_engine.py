@@ -226,7 +226,7 @@ def _is_good(space: ActionSpace, name: str, x: jax.Array) -> jax.Array:
 
 @cache
 def _compiled() -> Any:
-    """`interact` as a program of its own, in which no lane depends on how many are beside it."""
+    """`interact` as a program of its own; how lanes are shared out costs a rounding at most."""
     options = alike_in_every_row()
     return jax.jit(interact, static_argnums=0, compiler_options=options)
 

@@ -89,17 +89,3 @@ def test_wide_products_of_gradients_have_nothing_to_transpose(rows, transposed):
     assert len(dots) == 3
     plain = ["lhs_contracting_dims={1}, rhs_contracting_dims={0}" in line for line in dots]
     assert all(plain) != transposed
-
-
-@pytest.mark.parametrize(("num_rows", "sizes"), [(8, (7, 5)), (64, (256, 256)), (100, (128, 384))])
-def test_a_row_is_the_same_whatever_rows_are_beside_it(num_rows, sizes):
-    if jax.default_backend() != "cpu":
-        pytest.skip("about CPUs")
-    options = products.alike_in_every_row()
-    product = jax.jit(lambda x, y: x @ y, compiler_options=options)
-    x = jax.random.normal(jax.random.key(0), (num_rows, sizes[0]))
-    y = jax.random.normal(jax.random.key(1), sizes)
-    whole = product(x, y)
-    for size in (2, 3, num_rows // 2):
-        np.testing.assert_array_equal(product(x[:size], y), whole[:size])
-        np.testing.assert_array_equal(product(x[-size:], y), whole[-size:])

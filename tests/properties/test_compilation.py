@@ -62,7 +62,7 @@ IN_USE = {
     "reinforce": CLIPPED,
     "a2c": CLIPPED,
     "ppo": {**CLIPPED, "target_kl": 1e-3, "critic": {**CLIPPED, **SMALL["ppo"]["critic"]}},
-    "ppo2": {**CLIPPED, "target_kl": 1e-3},
+    "ppo2": {**CLIPPED, "target_kl": 5e-3},
     "trpo": {**CLIPPED, "trust_region": {"max_kl_step": 1.0}},
     "dqn": CLIPPED,
     "ddpg": CLIPPED,
