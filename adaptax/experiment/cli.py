@@ -350,12 +350,12 @@ def resume_command(args: list[str]) -> None:
 
 
 def _resume_sweep(options: ResumeArgs, run_dir: Path) -> None:
+    from adaptax.experiment.recipe import LIMITS
     from adaptax.experiment.sweep import Sweep
     from adaptax.experiment.sweep_record import read_sweep
 
-    given = (options.num_iterations, options.num_steps, options.max_seconds, options.num_workers)
-    as_planned = all(value is None for value in given)
-    check(as_planned, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet")
+    given = [name for name in (*LIMITS, "num_workers") if getattr(options, name) is not None]
+    check(not given, f"{run_dir} is a sweep, which goes on as it was planned: only --on, --quiet")
     plan, _ = read_sweep(run_dir)
     set_up_process(_cores_for(run_dir, plan.training.trainer["num_cores"]))
     _print_sweep(Sweep(run_dir, plan, options.on, options.quiet).resume(), run_dir)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # the command line knows names only
     Schedule = Schedule | Callable[[jax.Array], Any]  # type: ignore[misc]
 
 MakeOptimizer = Callable[[Any], optax.GradientTransformation]
-"""Of a learning rate. All numbers alike, or by their norm together, whatever layer they are of."""
+"""Makes an optimizer for a learning rate. `descend` hands it all parameters as one vector, so it
+must not tell layers apart, as masks or a clip by layer would."""
 ADAM = partial(optax.adam, eps=1e-5)
 """As in OpenAI Baselines' PPO2 and Pyrado."""
 
