@@ -73,19 +73,22 @@ def trial_sequences(
     obs_moments: Moments | None,
     *,
     bootstrap_end: bool,
+    cut_at_termination: bool = False,
     transitions: bool = False,
 ) -> Sequences:
     """The lanes [M, N, T] of a TrialInputs' rollout, each a trial that counts as one episode.
 
-    Inner boundaries cut nothing. A trial that its last time limit cut ends as if it had terminated
-    unless `bootstrap_end`. `transitions`: the rollout is a TransitionInputs'.
+    Inner boundaries cut nothing, but for an episode's termination where `cut_at_termination`. A
+    trial that its last time limit cut ends as if it had terminated unless `bootstrap_end`.
+    `transitions`: the rollout is a TransitionInputs'.
     """
     rollout = zero_padding(rollout)
     inputs, next_inputs = (transition_inputs if transitions else trial_inputs)(rollout, space)
     valid = jnp.asarray(rollout.valid)
     nowhere = jnp.zeros_like(valid)
     end = last_valid(valid)
-    terminated = end & (rollout.terminated | (not bootstrap_end))
+    cut = end | cut_at_termination
+    terminated = valid & ((cut & rollout.terminated) | (end & (not bootstrap_end)))
     fields = {
         "obs": normalized(inputs, obs_moments),
         "next_obs": normalized(next_inputs, obs_moments),

@@ -53,6 +53,7 @@ CASES = {
     # Those of FAST are for `make test`, the others for `make test-slow`.
     "plain": {},
     "no bootstrap": {"bootstrap_trial_end": False},
+    "cut at termination": {"cut_at_termination": True, "monte_carlo_returns": True},
     "entropy in the objective": {"entropy_method": "regularized", "entropy_coeff": 0.2},
     "entropy in rewards": {**MAX, "entropy_coeff": 0.5},
     "rewards by class": {"normalize_rewards": True},
@@ -216,14 +217,17 @@ class SlowUpdate:
         raw, returns = np.zeros((2, TRIALS, HORIZON))
         for i, length in enumerate(self.valid.sum(-1)):
             follows = next_value[i].copy()
-            over = self.rollout.terminated[i, 0, length - 1] or not config.bootstrap_trial_end
+            fell = self.rollout.terminated[i, 0]
+            over = fell[length - 1] or not config.bootstrap_trial_end
             follows[length - 1] *= not over
+            cuts = [t for t in range(length - 1) if fell[t] and config.cut_at_termination]
+            follows[cuts] = 0.0
             paid = config.reward_scale * reward[i]
             delta = paid + config.discount * follows - value[i]
             paid[length - 1] += config.discount * follows[length - 1]
             for t in range(length):
-                raw[i, t] = sum(decay ** (k - t) * delta[k] for k in range(t, length))
-                left = range(t, length)
+                left = range(t, next(k for k in [*cuts, length - 1] if k >= t) + 1)
+                raw[i, t] = sum(decay ** (k - t) * delta[k] for k in left)
                 returns[i, t] = sum(config.discount ** (k - t) * paid[k] for k in left)
         target = returns if config.monte_carlo_returns else raw + value
         return self.standardised(raw), target, value
@@ -645,15 +649,20 @@ def test_value_after_a_trial_is_that_of_one_step_more():
         np.testing.assert_allclose(after[i, length - 1], expected[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("bootstrap_end", [False, True])
-def test_a_trial_ends_once_and_is_cut_only_where_its_end_is_bootstrapped(bootstrap_end):
+def test_a_trial_ends_once_and_is_cut_only_where_its_end_is_bootstrapped(bootstrap_end, cut):
     algorithm, state, rollout = agent()
-    sequences = sequences_of(algorithm, state, rollout, bootstrap_end=bootstrap_end)
+    settings = {"bootstrap_end": bootstrap_end, "cut_at_termination": cut}
+    sequences = sequences_of(algorithm, state, rollout, **settings)
     last = np.asarray(sequences.valid).sum(-1) - 1
     at_end = np.arange(sequences.valid.shape[1]) == last[:, None]
-    np.testing.assert_array_equal(sequences.terminated | sequences.truncated, at_end)
     fell = np.asarray(rollout.terminated)[:, 0]
-    np.testing.assert_array_equal(sequences.terminated, at_end & (fell | (not bootstrap_end)))
+    assert np.any(fell & ~at_end)
+    np.testing.assert_array_equal(sequences.terminated | sequences.truncated, at_end | (fell & cut))
+    np.testing.assert_array_equal(
+        sequences.terminated, (fell & (at_end | cut)) | (at_end & (not bootstrap_end))
+    )
     assert not np.any(sequences.reset)
 
 

@@ -123,6 +123,9 @@ class RL2Config(Hyperparameters):
     shuffle: ClassVar[Literal["sequences"]] = "sequences"
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
+    cut_at_termination: bool = False
+    """Whether nothing that follows an episode's termination counts, though its trial goes on: for
+    agents that cannot know how many episodes are left. Time limits cut nothing."""
 
     @property
     def passes_per_iteration(self) -> int:
@@ -310,6 +313,7 @@ def sequences_of(
         spec.action,
         state.moments.get("obs"),
         bootstrap_end=config.bootstrap_trial_end,
+        cut_at_termination=config.cut_at_termination,
         transitions=transitions,
     )
     reward = sequences.reward

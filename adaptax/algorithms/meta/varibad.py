@@ -92,6 +92,10 @@ class VariBADConfig(RL2PPOConfig):
     num_elbo_terms: int = 50
     """Beliefs of a trial, drawn in each step, that the whole trial is decoded from; all of them
     where there are fewer."""
+    cut_at_termination: bool = True
+    """Whether nothing that follows an episode's termination counts, though its trial goes on: the
+    belief does not tell how many episodes are left, so that the value could not. Time limits cut
+    nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
