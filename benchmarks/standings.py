@@ -110,6 +110,7 @@ CASES = {
         1_000_000,
         ("rl2", "rl2-generated", "varibad"),
         every="--evaluation.num-lanes 25",
+        own={"varibad": "--algorithm.no-cut-at-termination"},  # as RL2
         tuned=True,
     ),
     "gridworld": Case(

@@ -7,6 +7,7 @@ inherit the environment; it makes a second interpreter's start three times as fa
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import itertools
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The same for these processes and for the programs that they start, whose figures they compare.
@@ -27,6 +29,40 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+
+def put_programs_whole() -> None:
+    """Have this process put a program into the cache in one step: others read there meanwhile.
+
+    JAX just writes the file; where the disk is full, what there was room for would stay.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # another JAX may do it elsewhere
+        from jax._src.lru_cache import LRUCache
+
+        put = LRUCache.put
+
+        def put_whole(cache: LRUCache, key: str, value: bytes) -> None:
+            if cache.eviction_enabled:  # others then wait for a lock
+                put(cache, key, value)
+                return
+            with tempfile.TemporaryDirectory(dir=cache.path) as folder:
+                put(LRUCache(folder, max_size=-1), key, value)
+                for path in Path(folder).iterdir():
+                    path.replace(Path(cache.path) / path.name)
+
+        LRUCache.put = put_whole
+
+
+put_programs_whole()  # before tests are imported, which all workers do at the same time
+
+# The same examples every time; `pytest --hypothesis-profile search` looks for others.
+for profile in ("search", "tests"):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=profile == "tests",
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("tests")
 
 NUM_TESTS = itertools.count()
 MOST_MAPPINGS = 20_000

@@ -91,7 +91,7 @@ def one_life(rng: random.Random, command: list[str]) -> str:
     nth = 1 if phase in ("anywhere", "evaluation") else rng.randint(1, 4)
     delay = rng.uniform(0.0, PHASES[phase])
     program = [sys.executable, __file__, "--child", phase, str(nth), str(delay), *command]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=1800)
     assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
     return phase
 

@@ -30,7 +30,7 @@ def test_a_notebook_runs(page, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", path)
     notebook = nbformat.read(FOLDER / f"{page.stem}.ipynb", as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=540, resources=resources).execute()
+    nbclient.NotebookClient(notebook, timeout=1800, resources=resources).execute()
     outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
     said = "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
     if page.stem == "first_steps":

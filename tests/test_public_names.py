@@ -35,9 +35,9 @@ NAMES = {
 }
 TIMED = """
 import time
-start = time.perf_counter()
+start = time.process_time()
 import adaptax
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 dir(adaptax)
 import sys
 heavy = {"jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "mujoco"} & sys.modules.keys()

@@ -1,6 +1,5 @@
 """CMA-ES: the strategy against pycma itself, and as an agent."""
 
-import warnings
 from dataclasses import replace
 
 import cma
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cma.sigma_adaptation import CMAAdaptSigmaCSA
+from said import user_warnings
 from test_cem import generations_until_solved
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
@@ -208,10 +208,9 @@ def test_a_stop_is_counted_and_told_once_and_training_goes_on():
     state = algorithm.init(jax.random.key(0))
     told, stops = [], []
     for _ in range(4):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with user_warnings() as messages:
             state, metrics = algorithm.iteration(state, sampler)
-        told.append([str(w.message) for w in caught])
+        told.append(messages)
         stops.append((metrics["stop"], metrics.get("stop/tolflatfitness")))
     assert stops == [(1, None), (2, 1), (2, 1), (2, 1)]
     assert [len(lines) for lines in told] == [1, 1, 0, 0]

@@ -1,5 +1,6 @@
 """VariBAD: its ELBO by a slow loop, its trials, and what gradients and beliefs reach."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -10,6 +11,7 @@ from oracles import gaussian
 from small import SMALL
 from toys import cliff_suite, point_suite, train_sampler
 
+from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.meta.varibad import Networks, VariBADConfig, default_networks, encoder_of
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
@@ -140,6 +142,20 @@ def test_the_policy_acts_on_the_beliefs_that_decoders_learn_from():
     )
     found = np.where(s.valid, policy.log_prob(s.action), 0)
     np.testing.assert_allclose(found, s.log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_return_ends_with_its_episode_where_it_terminated_and_not_where_time_was_up(cut):
+    algorithm, state, data = iterated(1)
+    config = algorithm.config if cut else replace(algorithm.config, cut_at_termination=False)
+    settings = config, algorithm.network, CLIFF.spec, state.policy, data
+    s = rl2.sequences_of(*settings, transitions=True)
+    fell = np.asarray(data.terminated & data.valid)[:, 0]
+    inside = np.asarray(s.valid)[:, 1:]  # of a trial: a step follows
+    assert np.any(fell[:, :-1] & inside)
+    assert np.any(np.asarray(data.truncated)[:, 0, :-1] & inside)
+    np.testing.assert_array_equal(s.terminated[:, :-1] & inside, fell[:, :-1] & inside & cut)
+    assert not np.any(s.truncated[:, :-1] & inside)
 
 
 @pytest.mark.parametrize("reaches", [False, True])

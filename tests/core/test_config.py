@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptax.core.config import check_positive, check_types, check_unit, from_dict, to_dict
@@ -183,7 +183,7 @@ JSON_VALUES = st.recursive(
 NAMES = st.sampled_from([*(f.name for f in dataclasses.fields(Outer)), "rate", "other"])
 
 
-@settings(max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(st.dictionaries(NAMES, JSON_VALUES | st.dictionaries(NAMES, JSON_VALUES)))
 def test_any_json_gives_a_config_or_a_config_error(data):
     try:

@@ -1,10 +1,12 @@
+import resource
 import subprocess
 import sys
 
 import pytest
 
 PROGRAM = """
-import resource, sys
+import ctypes, resource, sys
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: no huge pages, which fault once
 from adaptax.core.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
@@ -12,10 +14,10 @@ import jax, jax.numpy as jnp
 
 @jax.jit
 def with_large_temporaries(x):
-    y = jnp.tanh(x)
+    y = jnp.tanh(x + jnp.arange(2.0**17))
     return jnp.sum(y * jnp.tanh(y @ jnp.ones((2**17, 1))))
 
-x = jnp.ones((100, 2**17))
+x = jnp.ones((72, 1))  # small: a thread that held both would map the second one each time
 for _ in range(20):  # every thread that may run it has memory of its own
     with_large_temporaries(x).block_until_ready()
 faults = []
@@ -28,7 +30,7 @@ print(min(faults))  # a thread may run the program for the first time while it i
 
 
 def page_faults(mode: str) -> int:
-    """The fewest of a call of a program with 50 MiB of temporary memory, in an own interpreter."""
+    """The fewest of a call of a program with 36 MiB of temporary memory, in an own interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, mode], capture_output=True, text=True, check=True
     )
@@ -36,7 +38,8 @@ def page_faults(mode: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(resource.getpagesize() != 4096, reason="counts pages of 4 KiB")
 def test_large_temporary_memory_is_used_again():
     afresh = page_faults("afresh")
-    assert afresh > 10_000  # 12,800 pages of 4 KiB
+    assert afresh > 8_000  # 9,216 pages of 4 KiB
     assert page_faults("keep") < 0.5 * afresh

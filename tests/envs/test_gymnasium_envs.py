@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from functools import partial
 
 import gymnasium
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, family, random_actions, some_tasks
 from gymnasium.utils.env_checker import check_env
+from said import user_warnings
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.gymnasium_envs import FAMILIES as REGISTERED
@@ -35,10 +35,9 @@ def test_every_family_is_registered_with_its_suites_config_and_maker():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gymnasiums_own_checker_passes(name):
     """Its only complaint, here as for Gymnasium's MuJoCo environments: observations unbounded."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with user_warnings() as told:
         check_env(gymnasium.make(env_id(name)).unwrapped)
-    assert {"infinity" in str(warning.message) for warning in caught} <= {True}
+    assert all("infinity" in message for message in told)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

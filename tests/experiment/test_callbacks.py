@@ -34,6 +34,12 @@ def compiled(run_dir, callbacks, **settings):
     return adaptax.train(algorithm, suite, run_dir=run_dir, callbacks=callbacks, **settings)
 
 
+@pytest.fixture
+def many(monkeypatch):
+    """Iterations in a call, however slow the machine."""
+    monkeypatch.setattr("adaptax.experiment.learner.MOST_SECONDS", 1e6)
+
+
 class Told(Callback):
     """Notes what it is told."""
 
@@ -66,7 +72,7 @@ def test_a_run_tells_what_happens_in_order(tmp_path):
     assert told.calls == [("start", 0), untrained, *middle, ("end", 3)]
 
 
-def test_rows_of_several_iterations_in_a_call_come_one_by_one_and_in_order(tmp_path):
+def test_rows_of_several_iterations_in_a_call_come_one_by_one_and_in_order(tmp_path, many):
     looking, told = OnlyLooking(), Told()
     run_looking = compiled(tmp_path / "looking", [looking])
     run_told = compiled(tmp_path / "told", [told])
@@ -216,7 +222,7 @@ def test_a_callback_that_fails_costs_nothing_that_was_learned(tmp_path, hook):
     assert [call[1] for call in told.calls if call[0] == "evaluation"] == [0, 2, 4, 6, 7]
 
 
-def test_one_that_only_looks_and_fails_costs_none_of_the_iterations_of_its_call(tmp_path):
+def test_one_that_only_looks_and_fails_costs_none_of_the_iterations_of_its_call(tmp_path, many):
     whole = compiled(tmp_path / "whole", [])
     before, after = OnlyLooking(), OnlyLooking()
     with pytest.raises(RuntimeError, match="mine"):

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
+from said import user_warnings
 
 import adaptax
 from adaptax.core import files
@@ -381,7 +381,10 @@ def test_networks_beyond_all_memory_are_refused_before_anything_is_written(insid
     assert "ppo keeps, arrays up to [1000000, 1000000]: at least" in line
 
 
-def test_more_tasks_than_memory_holds_are_refused_before_anything_is_written(inside, capsys):
+def test_more_tasks_than_memory_holds_are_refused_before_anything_is_written(
+    inside, capsys, monkeypatch
+):
+    monkeypatch.setattr("adaptax.core.devices.memory_size", lambda: 16 << 30)
     number = ["--algorithm.meta-batch-size", "1000000000"]
     line = refused(["train", "rl2-ppo", "bandit", *number, "--run-dir", "huge"], capsys)
     assert "meta_batch_size 1,000,000,000: at least 466 GiB" in line
@@ -427,10 +430,9 @@ def test_episodes_that_no_iteration_sees_the_end_of_are_a_warning(
     made = adaptax.make_suite(suite)
     run = adaptax.TrainerConfig(tmp_path / "run", num_iterations=1)
     trainer = Trainer(run, adaptax.make_algorithm(algorithm, made.spec, **settings), made)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with user_warnings() as told:
         trainer.check_start()
-    assert [words in str(warning.message) for warning in told] == [True] * (words is not None)
+    assert [words in message for message in told] == [True] * (words is not None)
 
 
 def test_memory_that_runs_out_is_one_line(inside, capsys, monkeypatch):

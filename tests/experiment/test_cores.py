@@ -23,7 +23,7 @@ except Exception as error:
 sys.stdin.read()
 """
 THREADS = """
-import os, sys
+import contextlib, os, sys
 from adaptax.experiment.cores import take_cores
 take_cores(1)
 import jax, jax.numpy as jnp
@@ -31,8 +31,11 @@ import adaptax.algorithms.on_policy.ppo
 from adaptax.experiment.build import make_suite
 x = jnp.ones((600, 600)); (x @ x).block_until_ready()
 pool = make_suite("half-cheetah-vel").make_pool(8)
-threads = os.listdir("/proc/self/task")
-print(pool.num_threads, max(len(os.sched_getaffinity(int(t))) for t in threads))
+widest = 0
+for thread in os.listdir("/proc/self/task"):
+    with contextlib.suppress(ProcessLookupError):  # it may have ended
+        widest = max(widest, len(os.sched_getaffinity(int(thread))))
+print(pool.num_threads, widest)
 """
 
 

@@ -225,12 +225,14 @@ def test_mistakes_of_python_are_lines(tmp_path):
 @pytest.mark.parametrize("seconds", [0.2, 0.5, 0.9, 1.3, 1.8])
 def test_an_interrupt_while_a_command_begins_ends_it_in_a_line(seconds, tmp_path):
     words = ["train", "ppo", "cartpole", "--run-dir", str(tmp_path / "r"), "--num-steps", "1000000"]
-    program = [sys.executable, "-m", "adaptax", *words]
+    begin = "from adaptax.__main__ import main; print('ready', flush=True); main()"
+    program = [sys.executable, "-c", begin, *words]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"  # before that Python says what it likes
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
         raise

@@ -529,7 +529,8 @@ def test_members_wait_for_the_one_that_has_the_group_take_its_place(old):
         member.join(0.3)
         assert member.is_alive()
         waiting.rename(old / "group.json")  # which is what the first one ends with
-    member.join(10)
+    member.join(120)
+    assert not member.is_alive()
     assert init_std(old) == {"seed-0": 1.0, "seed-1": 1.0}, "it was done a second time"
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from os_processes import gone
 
 from adaptax.experiment.jobs import Ended, Processes
 from adaptax.experiment.logger import read_rows
@@ -23,7 +24,7 @@ def all_ended(places, seconds: float = 30.0) -> dict[str, Ended]:
     return ended
 
 
-def when_there(path: Path, seconds: float = 30.0) -> str:
+def when_there(path: Path, seconds: float = 300.0) -> str:
     """What a file holds, once it does."""
     deadline = time.monotonic() + seconds
     while not path.exists() or not path.read_text():
@@ -103,29 +104,25 @@ import sys, time
 from adaptax.experiment.jobs import Processes
 processes = Processes(1)
 processes.start("child", ["-c", sys.argv[1], sys.argv[2]])
-time.sleep(60)
+time.sleep(600)
 """
 CHILD = """
 import os, sys, time
 from adaptax.experiment.jobs import end_with_parent
 end_with_parent()
 open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for the process in /proc")
 def test_a_program_ends_with_a_parent_that_is_killed(tmp_path):
     place = tmp_path / "pid"
     program = [sys.executable, "-c", PARENT, CHILD, str(place)]
     with subprocess.Popen(program) as parent:
-        child = Path(f"/proc/{when_there(place)}/stat")
-        assert child.exists()
+        child = int(when_there(place))
+        assert not gone([child], 0)
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert gone([child], 120)
 
 
 ON_TWO_NODES = """
@@ -181,7 +178,7 @@ def test_members_are_tasks_of_a_cluster_of_two_nodes(tmp_path):
     pytest.importorskip("ray")
     program = [sys.executable, "-c", ON_TWO_NODES, str(tmp_path), WAITING]
     env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=400, env=env)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=1800, env=env)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert [line for line in said if line.startswith(("nodes", "exit", "size", "cut"))] == [

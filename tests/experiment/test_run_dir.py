@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from said import user_warnings
 from test_trainer import column, left_behind, snapshots, trainer
 
 from adaptax.core.errors import AdaptaxError, SnapshotError
@@ -215,10 +216,9 @@ def test_a_copied_run_goes_on_as_the_run(tmp_path):
 
 def told(run) -> list[str]:
     """The warnings of a run."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with user_warnings() as messages:
         run.run()
-    return [str(w.message) for w in caught if "removed" in str(w.message)]
+    return [message for message in messages if "removed" in message]
 
 
 @pytest.mark.parametrize("how", ["removed", "moved"])

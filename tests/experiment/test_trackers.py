@@ -5,9 +5,9 @@ import os
 import struct
 import sys
 import threading
-import warnings
 
 import pytest
+from said import user_warnings
 from small import SMALL
 from test_callbacks import Adding, run_with
 from test_trainer import column, trainer
@@ -24,6 +24,20 @@ from adaptax.experiment.trainer_config import TrainerConfig
 EVALUATED = {"num_iterations": 2, "evaluation_interval": 1}
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Enough of it for a busy machine."""
+    monkeypatch.setattr(trackers, "PATIENCE", 300.0)
+
+
+@pytest.fixture
+def wait():
+    """What a tracker waits for, to the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
 class Fake(Tracker):
     """Notes what it is told, and fails or waits where it is asked to."""
 
@@ -35,7 +49,7 @@ class Fake(Tracker):
 
     def _note(self, name, *about):
         if self.wait is not None:
-            self.wait.wait(10)
+            self.wait.wait(600)
         self.calls.append((name, *about))
         if name in self.failing:
             raise ValueError(f"{name} failed")
@@ -55,11 +69,10 @@ class Fake(Tracker):
 
 def told(run) -> list[str]:
     """What a run that is to go on to its end warns of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with user_warnings() as messages:
         run.run()
     assert column(run)[-1] == run.config.num_iterations
-    return [str(warning.message) for warning in caught]
+    return messages
 
 
 def test_a_tracker_gets_every_row_by_steps(tmp_path):
@@ -91,24 +104,20 @@ def test_a_tracker_that_fails_warns_once_and_the_run_goes_on(tmp_path, failing, 
     assert [call[0] for call in fake.calls] == calls
 
 
-def test_a_tracker_that_hangs_does_not_hold_up_the_run(tmp_path, monkeypatch):
+def test_a_tracker_that_hangs_does_not_hold_up_the_run(tmp_path, monkeypatch, wait):
     monkeypatch.setattr(trackers, "PATIENCE", 0.05)
-    wait = threading.Event()
     fake = Fake(wait=wait)
     assert told(run_with([fake], tmp_path / "run", **EVALUATED)) == [
         "Fake: not done after 0 s; the run goes on"
     ]
     assert fake.calls == []
-    wait.set()
 
 
-def test_rows_beyond_those_that_may_wait_are_left_out_with_a_warning(tmp_path, monkeypatch):
+def test_rows_beyond_those_that_may_wait_are_left_out_with_a_warning(tmp_path, monkeypatch, wait):
     monkeypatch.setattr(trackers, "MOST_WAITING", 2)
     monkeypatch.setattr(trackers, "PATIENCE", 0.05)
-    wait = threading.Event()
     (message,) = told(run_with([Fake(wait=wait)], tmp_path / "run", num_iterations=6))
     assert message == "Fake: too slow, so that it does not get all rows; the run goes on"
-    wait.set()
 
 
 def test_a_run_that_cannot_start_is_not_tracked(tmp_path):
@@ -226,7 +235,7 @@ def test_what_tensorboard_cannot_have_now_it_has_later(tmp_path):
 def wait_for_problem(run):
     """Until the tracker has tried."""
     tracker = run.callbacks._looking[0]
-    for _ in range(1000):
+    for _ in range(12_000):
         if tracker._problem:
             return
         threading.Event().wait(0.01)

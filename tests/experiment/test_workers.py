@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from os_processes import command, gone, shared_memory
 from toys import fingerprint, flags, small_agent
 
 from adaptax.algorithms.registry import ALGORITHMS
@@ -108,46 +108,44 @@ def test_ctrl_c_ends_the_run_after_its_iteration_and_leaves_no_process(tmp_path)
         start_new_session=True,
     ) as process:
         rows = run_dir / "progress.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (rows.exists() and rows.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         family = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert f"adaptax resume {run_dir}" in err
     assert len(Snapshots(run_dir / "snapshots").iterations()) > 0
     assert len(family) > 2  # two workers, and what multiprocessing itself starts
-    assert psutil.wait_procs(family, timeout=10)[1] == []
+    assert gone([p.pid for p in family])
 
 
 @pytest.mark.slow
 def test_a_worker_killed_in_mid_run_is_one_line_and_a_snapshot_and_nothing_else(tmp_path):
-    run_dir, shared = tmp_path / "run", Path("/dev/shm")
-    before = set(shared.iterdir()) if shared.is_dir() else set()
+    run_dir = tmp_path / "run"
     args = ["train", "nop", SUITE, "--run-dir", str(run_dir), "--evaluation-interval", "None"]
     program = [sys.executable, "-m", "adaptax.experiment.cli", *args, "--suite.num-workers", "2"]
     with subprocess.Popen(
         [*program, "--num-iterations", "1000000", "--quiet"], stderr=subprocess.PIPE, text=True
     ) as process:
         rows = run_dir / "progress.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (rows.exists() and rows.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         family = psutil.Process(process.pid).children(recursive=True)
-        workers = [p for p in family if "spawn_main" in " ".join(p.cmdline())]
+        workers = [p for p in family if "spawn_main" in command(p)]
         workers[0].send_signal(signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 2, err
     assert err.startswith("adaptax: worker ")
     assert "the process was killed by SIGKILL" in err
     assert err.count("\n") == 1
     assert Snapshots(run_dir / "snapshots").iterations() != []
-    assert psutil.wait_procs(family, timeout=10)[1] == []
-    left = set(shared.iterdir()) - before if shared.is_dir() else set()
-    assert [path for path in left if path.name.startswith(("pym-", "psm_", "sem."))] == []
+    pids = [process.pid, *(p.pid for p in family)]
+    assert gone(pids) and shared_memory(pids) == set()
 
 
 @pytest.mark.parametrize("flag", ["num-workers", "num-ray-actors"])

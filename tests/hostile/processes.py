@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import psutil
 from kills import ENDLESS, PHASES, left_behind, words
+from os_processes import command, gone
 from victim import Outcome, environment, judged
 
 from adaptax.experiment.logger import read_rows
 
 TESTS = Path(__file__).parents[1]
-LIMIT = 240.0
+LIMIT = 1800.0
 """Wall-clock seconds for a command; the machine may be busy with others."""
 SEEDS = 8
 ADAPTAX = [sys.executable, "-m", "adaptax.experiment.cli"]
@@ -47,7 +48,7 @@ def started(
 def ended(process: subprocess.Popen[str], limit: float = LIMIT) -> Outcome:
     """What becomes of it, and whether it leaves processes behind."""
     began = time.monotonic()
-    children = _children(process.pid)
+    children = [p.pid for p in _children(process.pid)]
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -55,9 +56,8 @@ def ended(process: subprocess.Popen[str], limit: float = LIMIT) -> Outcome:
     outcome = judged(process.returncode, out, err, None)
     if process.returncode < 0:
         outcome = Outcome("crash", f"signal {-process.returncode}: {err[-2000:]}")
-    left = psutil.wait_procs(children, timeout=10)[1]
-    if left and not outcome.is_bad:
-        outcome = Outcome("hang", f"{len(left)} processes are left behind")
+    if not gone(children) and not outcome.is_bad:
+        outcome = Outcome("hang", "processes are left behind")
     outcome.seconds = time.monotonic() - began
     return outcome
 
@@ -276,11 +276,11 @@ def worker_killed(rng: random.Random, place: Path) -> Outcome:
             time.sleep(0.1)
         time.sleep(rng.uniform(0.0, 3.0))
         of_parent = rng.random() < 0.3
-        victims = [p for p in _children(process.pid) if "spawn_main" in " ".join(p.cmdline())]
+        victims = [p for p in _children(process.pid) if "spawn_main" in command(p)]
         if of_parent:
             process.kill()
             process.communicate()
-            left = psutil.wait_procs(victims, timeout=20)[1]
+            left = not gone([p.pid for p in victims])
             outcome = Outcome("hang", "workers outlive their parent") if left else Outcome("fine")
         else:
             rng.choice(victims).kill()

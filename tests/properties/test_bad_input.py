@@ -100,7 +100,7 @@ def holds_any_flags(command: tuple[list[str], list[Any]]) -> None:
         assert refused is not None, words
 
 
-QUIETLY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+QUIETLY = {"suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=20, **QUIETLY)
@@ -117,7 +117,7 @@ def test_many_more_flags_are_accepted_or_refused_by_one_line(command):
 
 
 @pytest.mark.slow
-@settings(max_examples=2, **{**QUIETLY, "derandomize": False})
+@settings(max_examples=2, **QUIETLY)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_valid_small_config_trains_two_iterations(name, data):

@@ -358,7 +358,8 @@ def test_task_cursor_is_saved_and_restored():
 
 
 @pytest.mark.parametrize("suite", ["point-goal", "gym:CartPole-v1"])
-def test_what_can_never_fit_into_memory_is_refused_before_anything_is_drawn(suite):
+def test_what_can_never_fit_into_memory_is_refused_before_anything_is_drawn(suite, monkeypatch):
+    monkeypatch.setattr("adaptax.core.devices.memory_size", lambda: 16 << 30)
     made = make_suite(suite)
     sampler = Sampler(made, made.train, 0, "huge")
     actor = UniformActor(made.spec.action)
