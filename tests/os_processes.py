@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from pathlib import Path
 
 import psutil
 
@@ -32,9 +31,3 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
-
-
-def shared_memory(pids: Collection[int]) -> set[str]:
-    """Names of what these processes hold in shared memory; other programs' come and go."""
-    names = {path.name for path in Path("/dev/shm").glob("*")}  # pym-PID-RANDOM, multiprocessing's
-    return {name for name in names if {*map(str, pids)} & {*name.split("-")}}

@@ -11,8 +11,8 @@ import pytest
 
 
 @contextmanager
-def user_warnings() -> Iterator[list[str]]:
-    """The UserWarnings raised within, at its end.
+def warnings_within() -> Iterator[list[str]]:
+    """The warnings raised within, at its end.
 
     Not what Python says of other tests' garbage, nor JAX of a cache that others write to.
     """
@@ -20,7 +20,7 @@ def user_warnings() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield told
-    mine = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    mine = [str(w.message) for w in caught if not issubclass(w.category, ResourceWarning)]
     told += [message for message in mine if "persistent compilation cache" not in message]
 
 

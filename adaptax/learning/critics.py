@@ -86,7 +86,7 @@ class LinearBaseline:
     Its features are those of the MAML family's baselines, of what the agent sees and of the time in
     the trial, here in units of the longest trial: powers of thousands of steps are badly
     conditioned. It is fitted anew to the trials that it then says the values of, whose returns end
-    with them.
+    with them or where they are cut.
     """
 
     discount: float

@@ -73,12 +73,12 @@ def trial_sequences(
     obs_moments: Moments | None,
     *,
     bootstrap_end: bool,
-    cut_at_termination: bool = False,
+    cuts: jax.Array | None = None,
     transitions: bool = False,
 ) -> Sequences:
     """The lanes [M, N, T] of a TrialInputs' rollout, each a trial that counts as one episode.
 
-    Inner boundaries cut nothing, but for an episode's termination where `cut_at_termination`. A
+    Inner boundaries cut nothing, but for `cuts` [M, N, T] bool: steps after which nothing counts. A
     trial that its last time limit cut ends as if it had terminated unless `bootstrap_end`.
     `transitions`: the rollout is a TransitionInputs'.
     """
@@ -87,8 +87,9 @@ def trial_sequences(
     valid = jnp.asarray(rollout.valid)
     nowhere = jnp.zeros_like(valid)
     end = last_valid(valid)
-    cut = end | cut_at_termination
-    terminated = valid & ((cut & rollout.terminated) | (end & (not bootstrap_end)))
+    terminated = end & (rollout.terminated | (not bootstrap_end))
+    if cuts is not None:
+        terminated = terminated | (valid & cuts)
     fields = {
         "obs": normalized(inputs, obs_moments),
         "next_obs": normalized(next_inputs, obs_moments),

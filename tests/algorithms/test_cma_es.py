@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cma.sigma_adaptation import CMAAdaptSigmaCSA
-from said import user_warnings
+from said import warnings_within
 from test_cem import generations_until_solved
 from toys import ChangingSampler, fingerprint, point_suite, train_sampler, trained
 
@@ -208,7 +208,7 @@ def test_a_stop_is_counted_and_told_once_and_training_goes_on():
     state = algorithm.init(jax.random.key(0))
     told, stops = [], []
     for _ in range(4):
-        with user_warnings() as messages:
+        with warnings_within() as messages:
             state, metrics = algorithm.iteration(state, sampler)
         told.append(messages)
         stops.append((metrics["stop"], metrics.get("stop/tolflatfitness")))

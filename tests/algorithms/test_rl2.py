@@ -60,8 +60,9 @@ CASES = {
     "moments of each trial": {"normalize_advantage": "sequence", "clip_value": True},
     "two-hot": {"critic": "two_hot", "num_bins": 7, "max_return": 2.0, "monte_carlo_returns": True},
     "linear": {"critic": "linear"},
+    "linear, cut at termination": {"critic": "linear", "cut_at_termination": True},
 }
-FAST = {"plain", "two-hot", "linear"}
+FAST = {"plain", "cut at termination", "two-hot", "linear"}
 
 
 def in_float64(tree: Any) -> Any:
@@ -189,7 +190,7 @@ class SlowUpdate:
         for i, length in enumerate(self.valid.sum(-1)):
             for t in range(length):
                 rows.append(features(inputs[i, t], t))
-                later = range(t, length)
+                later = range(t, self.path_end(i, t) + 1)
                 returns.append(sum(self.config.discount ** (k - t) * reward[i, k] for k in later))
         ridge = np.sqrt(1e-5) * np.eye(len(rows[0]))
         targets = np.concatenate([returns, np.zeros(len(ridge))])
@@ -200,6 +201,12 @@ class SlowUpdate:
                 value[i, t] = features(inputs[i, t], t) @ weights
                 next_value[i, t] = features(after[i, t], t + 1) @ weights
         return value, next_value
+
+    def path_end(self, trial: int, step: int) -> int:
+        """The last step that counts for this one."""
+        last = int(self.valid[trial].sum()) - 1
+        falls = np.flatnonzero(self.rollout.terminated[trial, 0] & self.config.cut_at_termination)
+        return min([last, *falls[falls >= step]])
 
     def advantages(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Standardised advantages, targets and values [M, T]; each trial is one episode."""
@@ -217,16 +224,14 @@ class SlowUpdate:
         raw, returns = np.zeros((2, TRIALS, HORIZON))
         for i, length in enumerate(self.valid.sum(-1)):
             follows = next_value[i].copy()
-            fell = self.rollout.terminated[i, 0]
-            over = fell[length - 1] or not config.bootstrap_trial_end
+            over = self.rollout.terminated[i, 0, length - 1] or not config.bootstrap_trial_end
             follows[length - 1] *= not over
-            cuts = [t for t in range(length - 1) if fell[t] and config.cut_at_termination]
-            follows[cuts] = 0.0
+            follows[[t for t in range(length - 1) if self.path_end(i, t) == t]] = 0.0
             paid = config.reward_scale * reward[i]
             delta = paid + config.discount * follows - value[i]
             paid[length - 1] += config.discount * follows[length - 1]
             for t in range(length):
-                left = range(t, next(k for k in [*cuts, length - 1] if k >= t) + 1)
+                left = range(t, self.path_end(i, t) + 1)
                 raw[i, t] = sum(decay ** (k - t) * delta[k] for k in left)
                 returns[i, t] = sum(config.discount ** (k - t) * paid[k] for k in left)
         target = returns if config.monte_carlo_returns else raw + value
@@ -653,8 +658,8 @@ def test_value_after_a_trial_is_that_of_one_step_more():
 @pytest.mark.parametrize("bootstrap_end", [False, True])
 def test_a_trial_ends_once_and_is_cut_only_where_its_end_is_bootstrapped(bootstrap_end, cut):
     algorithm, state, rollout = agent()
-    settings = {"bootstrap_end": bootstrap_end, "cut_at_termination": cut}
-    sequences = sequences_of(algorithm, state, rollout, **settings)
+    cuts = {"cuts": jnp.asarray(rollout.terminated)} if cut else {}
+    sequences = sequences_of(algorithm, state, rollout, bootstrap_end=bootstrap_end, **cuts)
     last = np.asarray(sequences.valid).sum(-1) - 1
     at_end = np.arange(sequences.valid.shape[1]) == last[:, None]
     fell = np.asarray(rollout.terminated)[:, 0]

@@ -158,6 +158,20 @@ def test_a_return_ends_with_its_episode_where_it_terminated_and_not_where_time_w
     assert not np.any(s.truncated[:, :-1] & inside)
 
 
+def test_a_horizon_that_belongs_to_the_task_ends_no_return_within_a_trial():
+    algorithm, sampler = made(GRID), train_sampler(GRID)
+    state = algorithm.init(named_key(0, "init"))
+    data = algorithm.collect(state, sampler)
+    np.testing.assert_array_equal(data.terminated[0, 0], [False, False, True] * 2)
+    settings = algorithm.config, algorithm.network, GRID.spec, state.policy, data
+    s = rl2.sequences_of(*settings, transitions=True)
+    np.testing.assert_array_equal(s.terminated[0], [False] * 5 + [True])
+    # What ends an episode before its horizon does.
+    early = replace(data, terminated=jnp.asarray(data.terminated).at[:, :, 1].set(True))
+    found = rl2.falls(GRID.spec, early)[0, 0]
+    np.testing.assert_array_equal(found, [False, True, True, False, False, False])
+
+
 @pytest.mark.parametrize("reaches", [False, True])
 def test_ppo_moves_the_encoder_by_choice_only(reaches):
     settings = {"encoder_gradient": reaches, "elbo_lr": 1e-30}  # what moves zeros by as much

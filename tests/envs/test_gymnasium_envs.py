@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, family, random_actions, some_tasks
 from gymnasium.utils.env_checker import check_env
-from said import user_warnings
+from said import warnings_within
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.gymnasium_envs import FAMILIES as REGISTERED
@@ -35,7 +35,7 @@ def test_every_family_is_registered_with_its_suites_config_and_maker():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gymnasiums_own_checker_passes(name):
     """Its only complaint, here as for Gymnasium's MuJoCo environments: observations unbounded."""
-    with user_warnings() as told:
+    with warnings_within() as told:
         check_env(gymnasium.make(env_id(name)).unwrapped)
     assert all("infinity" in message for message in told)
 

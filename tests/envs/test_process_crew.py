@@ -28,7 +28,7 @@ from counting import (
     step,
     xla_threads,
 )
-from os_processes import command, gone, shared_memory
+from os_processes import command, gone
 
 from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.pools.gym import GymPool
@@ -67,18 +67,14 @@ def started(num_workers: int, *tasks: dict) -> WorkerPool:
 
 def children() -> set[int]:
     """Processes that this one has started, but for multiprocessing's own tracker."""
-    commands = {p.pid: command(p) for p in psutil.Process().children(recursive=True)}
-    return {pid for pid, words in commands.items() if words and "resource_tracker" not in words}
+    every = psutil.Process().children(recursive=True)
+    return {p.pid for p in every if "resource_tracker" not in command(p) and p.is_running()}
 
 
 def segments() -> set[Any]:
-    """What lies in shared memory under a name, and blocks of multiprocessing's heap in use.
-
-    The heap keeps small arenas mapped for the next who asks.
-    """
+    """Blocks of multiprocessing's heap in use; it keeps small arenas for the next who asks."""
     arenas = heap.BufferWrapper._heap._allocated_blocks.items()
-    blocks = {(id(arena), block) for arena, blocks in arenas for block in blocks}
-    return blocks | shared_memory([os.getpid()])
+    return {(id(arena), block) for arena, blocks in arenas for block in blocks}
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
-from said import user_warnings
+from said import warnings_within
 
 import adaptax
 from adaptax.core import files
@@ -430,7 +430,7 @@ def test_episodes_that_no_iteration_sees_the_end_of_are_a_warning(
     made = adaptax.make_suite(suite)
     run = adaptax.TrainerConfig(tmp_path / "run", num_iterations=1)
     trainer = Trainer(run, adaptax.make_algorithm(algorithm, made.spec, **settings), made)
-    with user_warnings() as told:
+    with warnings_within() as told:
         trainer.check_start()
     assert [words in message for message in told] == [True] * (words is not None)
 

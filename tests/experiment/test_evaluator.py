@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from said import user_warnings
+from said import warnings_within
 from toys import cliff_suite
 
 from adaptax.algorithms.base import Algorithm
@@ -325,7 +325,7 @@ def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says_or_fe
     algorithm.trained_episodes = trained
     evaluator = Evaluator(EvaluatorConfig(num_tasks=1, num_episodes=asked), suite, 0)
     assert evaluator.protocol(algorithm)["num_episodes"] == used
-    with user_warnings() as warned:
+    with warnings_within() as warned:
         assert evaluator.evaluate(algorithm, {}).returns.shape == (1, used)
     assert len(warned) == (asked is not None)
 
@@ -349,7 +349,7 @@ def test_a_test_is_one_of_the_episodes_that_an_algorithm_is_trained_on(trained, 
     config = EvaluatorConfig(num_tasks=1, num_episodes=asked, num_test_episodes=2)
     evaluator = Evaluator(config, suite, 0)
     assert evaluator.protocol(algorithm)["num_episodes"] == used
-    with user_warnings() as warned:
+    with warnings_within() as warned:
         evaluator.evaluate(algorithm, {})
     assert [message.startswith(f"{used + 1} episodes") for message in warned] == [True] * warns
 
@@ -379,7 +379,7 @@ def test_tasks_that_do_not_fit_side_by_side_are_run_in_turn_and_told_of_where_th
     suite, algorithm = replace(cliff_suite(), max_slots=4), nop(cliff_suite())
     for num_lanes, warned in ((2, 0), (4, 0), (5, 1)):
         evaluator = Evaluator(replace(CONFIG, num_lanes=num_lanes), suite, 0)
-        with user_warnings() as told:
+        with warnings_within() as told:
             evaluator.check_size(algorithm)
         assert len(told) == warned
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from said import user_warnings
+from said import warnings_within
 from test_trainer import column, left_behind, snapshots, trainer
 
 from adaptax.core.errors import AdaptaxError, SnapshotError
@@ -216,7 +216,7 @@ def test_a_copied_run_goes_on_as_the_run(tmp_path):
 
 def told(run) -> list[str]:
     """The warnings of a run."""
-    with user_warnings() as messages:
+    with warnings_within() as messages:
         run.run()
     return [message for message in messages if "removed" in message]
 

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from said import user_warnings
+from said import warnings_within
 from small import SMALL
 from test_callbacks import Adding, run_with
 from test_trainer import column, trainer
@@ -69,7 +69,7 @@ class Fake(Tracker):
 
 def told(run) -> list[str]:
     """What a run that is to go on to its end warns of."""
-    with user_warnings() as messages:
+    with warnings_within() as messages:
         run.run()
     assert column(run)[-1] == run.config.num_iterations
     return messages

@@ -3,7 +3,8 @@
 A trial is several episodes on one task. The memory is cleared at its start only, and the network
 sees its last action, reward and an episode-boundary flag, so that whatever it learns about the task
 within a trial, it learns by activation. The outer algorithm is an on-policy one that takes the
-whole trial for one episode: returns run across the inner boundaries. Here is what trials add to it.
+whole trial for one episode: returns run across the inner boundaries, but for terminations where
+`cut_at_termination` says so. Here is what trials add to it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import usable_std
 from adaptax.functional.returns import episode_index
+from adaptax.learning.baselines import time_in_episode
 from adaptax.learning.estimator import Normalization
 from adaptax.learning.minibatches import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
@@ -125,7 +127,7 @@ class RL2Config(Hyperparameters):
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
     cut_at_termination: bool = False
     """Whether nothing that follows an episode's termination counts, though its trial goes on: for
-    agents that cannot know how many episodes are left. Time limits cut nothing."""
+    agents that cannot know how many episodes are left. Horizons cut nothing."""
 
     @property
     def passes_per_iteration(self) -> int:
@@ -313,7 +315,7 @@ def sequences_of(
         spec.action,
         state.moments.get("obs"),
         bootstrap_end=config.bootstrap_trial_end,
-        cut_at_termination=config.cut_at_termination,
+        cuts=falls(spec, rollout) if config.cut_at_termination else None,
         transitions=transitions,
     )
     reward = sequences.reward
@@ -327,6 +329,17 @@ def sequences_of(
         bonus = entropy_coeff(config, state) * entropy(config, acted, s.action)
         reward = jnp.where(s.valid, reward + bonus, 0.0)
     return replace(sequences, reward=config.reward_scale * reward)
+
+
+def falls(spec: EnvSpec, rollout: Rollout) -> jax.Array:
+    """Where an episode terminated [M, N, T] bool, but not by the horizon where that belongs to it.
+
+    That end comes whatever the agent does, as a time limit's.
+    """
+    terminated, truncated = jnp.asarray(rollout.terminated), jnp.asarray(rollout.truncated)
+    if not spec.horizon_terminates:
+        return terminated
+    return terminated & (time_in_episode(terminated, truncated) < spec.horizon - 1)
 
 
 def entropy_coeff(config: RL2Config, state: State) -> jax.Array:

@@ -4,7 +4,7 @@ Zintgraf et al. 2020, "VariBAD: a very good method for Bayes-adaptive deep RL vi
 (arXiv 1910.08348). A recurrent encoder turns a trial's transitions into a belief about the task's
 variable z at every step; it learns to by decoding whole trials, past and future, from draws of z.
 The policy sees the belief, mean and deviation, and is trained by PPO over trials: how much to
-explore for the sake of later episodes is learned from what it pays.
+explore for the sake of later episodes is learned from what it pays, unless an episode terminates.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class VariBADConfig(RL2PPOConfig):
     where there are fewer."""
     cut_at_termination: bool = True
     """Whether nothing that follows an episode's termination counts, though its trial goes on: the
-    belief does not tell how many episodes are left, so that the value could not. Time limits cut
+    belief does not tell how many episodes are left, so that the value could not. Horizons cut
     nothing."""
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class VariBAD(Algorithm[State, Rollout]):
         return state, returns | policy_figures | model_figures
 
     def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Figures]:
-        """Passes of PPO over trials, which count as one episode each, as in rl2-ppo."""
+        """Passes of PPO over trials, each one episode but where a termination cuts it."""
         config, network = self.config, self.network
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
