@@ -284,7 +284,7 @@ def assert_moved_alike(before: PyTree, after: PyTree, expected: PyTree, critic: 
     "case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in CASES]
 )
 def test_an_update_is_ppo2s_on_trials_built_step_by_step(case):
-    """Inner boundaries cut nothing, and padding, which is not zero here, counts for nothing."""
+    """Cut only where the case says so; padding, which is not zero here, counts for nothing."""
     with jax.enable_x64(True):
         algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, **CASES[case])
         state, rollout = random_state(algorithm), random_trials(algorithm)

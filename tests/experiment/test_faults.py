@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from said import warnings_within
 from test_trainer import column, left_behind, snapshots, trainer
 from toys import CliffEnv, cliff_suite
 
@@ -185,10 +185,9 @@ def disk():
 def test_a_full_disk_is_survived_and_nothing_is_missing_afterwards(tmp_path, disk):
     hooks = {3: lambda: limit_files(200), 6: lambda: limit_files(-1)}
     run = trainer(tmp_path / "run", hooks, num_iterations=7, snapshot_interval=2)
-    with warnings.catch_warnings(record=True) as caught, disk(-1):
-        warnings.simplefilter("always")
+    with warnings_within() as messages, disk(-1):
         run.run()
-    told = [str(w.message) for w in caught if "cannot write" in str(w.message)]
+    told = [message for message in messages if "cannot write" in message]
     assert len(told) == 2
     assert all(f"cannot write {run.run_dir / 'progress.jsonl'}: " in text for text in told)
     assert "the newest is of iteration 2; the run goes on" in told[1]
