@@ -221,9 +221,12 @@ def test_a_run_whose_last_snapshot_could_not_be_written_says_so(tmp_path):
 
 
 def test_a_disk_full_from_the_start_is_one_line(tmp_path, disk, capsys):
-    run_dir = tmp_path / "run"
+    run_dir, words = tmp_path / "run", ["train", "nop", "point-goal", "--quiet", "--run-dir"]
+    # Its programs are kept from then on: JAX warns of each that it cannot write.
+    cli.main([*words, str(tmp_path / "before"), "--num-iterations", "1"])
+    capsys.readouterr()
     with disk(0), pytest.raises(SystemExit) as stop:
-        cli.main(["train", "nop", "point-goal", "--run-dir", str(run_dir), "--quiet"])
+        cli.main([*words, str(run_dir)])
     assert stop.value.code == 2
     err = capsys.readouterr().err
     assert err.startswith(f"adaptax: cannot write {run_dir}")
