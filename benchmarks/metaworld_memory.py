@@ -3,7 +3,7 @@
 Proportional set size of this process and its workers once an episode has been sampled, a page that
 several share counted once. Nothing is learned.
 
-    python benchmarks/metaworld_memory.py [--suite ml45] [--lanes 2] [--out results/metaworld-memory.json]
+    python benchmarks/metaworld_memory.py [--lanes 2] [--out results/metaworld-memory.json]
 """
 
 from __future__ import annotations

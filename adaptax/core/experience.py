@@ -50,6 +50,11 @@ class Rollout:
     """[M, N]: undiscounted, of the part of the first episode that came before this rollout."""
 
     @property
+    def ended(self) -> Array:
+        """[M, N, T] bool: the valid steps that ended an episode, terminated or truncated."""
+        return self.valid & (self.terminated | self.truncated)
+
+    @property
     def steps(self) -> Rollout:
         """The rollout without what belongs to whole lanes, so that every leaf is [M, N, T, ...]."""
         return replace(self, initial_carry=None, final_carry=None, initial_return=None)

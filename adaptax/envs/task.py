@@ -35,6 +35,10 @@ class Task:
         name = self.params.get("class")
         return None if name is None else str(name)
 
+    def same_as(self, other: Task | None) -> bool:
+        """Whether another task is the same, arrays and lists of the same numbers being alike."""
+        return self is other or (other is not None and self.plain() == other.plain())
+
     def plain(self) -> list[Any]:
         """Name, index and parameters as JSON values."""
         params = {name: np.asarray(value).tolist() for name, value in self.params.items()}

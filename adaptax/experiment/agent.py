@@ -29,7 +29,7 @@ from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.weights import saved_state
 from adaptax.sampling.actors import Actor
-from adaptax.sampling.host_engine import begin, keys_of
+from adaptax.sampling.host_engine import act, begin, keys_of
 from adaptax.sampling.latent import LatentActor
 from adaptax.sampling.memory_actors import MemoryActor
 
@@ -191,7 +191,7 @@ class Agent:
             "adapt takes a list of one rollout or more: agent.adapt([agent.rollout(carry)])",
         )
         last, wanted = history[-1], self.algorithm.lanes_per_task
-        had = int(np.sum(last.valid & (last.terminated | last.truncated)))
+        had = int(np.sum(last.ended))
         if had < wanted > 1 and not self.algorithm.infers_from_history:
             warnings.warn(
                 f"{self.algorithm.name} adapts to the last rollout, in training one of {wanted} "
@@ -310,7 +310,7 @@ def _by_lane(name: str, values: np.ndarray, num_lanes: int) -> np.ndarray:
 
 @jax.jit
 def _act(actor: Actor, memory: PyTree, obs: Any, key: jax.Array, t: Any) -> tuple[Any, PyTree, Any]:
-    return actor.act(memory, obs, keys_of(actor, key, 2 * t + 1, lane_numbers(*obs.shape[:2])))
+    return act(actor, memory, obs, key, t, lane_numbers(*obs.shape[:2]))
 
 
 @jax.jit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import sys
@@ -56,6 +55,7 @@ from adaptax.experiment.stop_signals import (
 
 if TYPE_CHECKING:
     from adaptax.experiment.recipe import Recipe
+    from adaptax.experiment.trainer import Trainer
 
 USAGE = """usage: adaptax COMMAND ...
 
@@ -377,33 +377,41 @@ def evaluate_command(args: list[str]) -> None:
         _evaluate_members(options, seeds)
 
 
-def _evaluate(options: EvaluateArgs) -> None:
-    """Evaluate a run."""
+@contextlib.contextmanager
+def _to_evaluate(options: EvaluateArgs, run_dir: str) -> Iterator[Trainer]:
+    """A run with what it learned, to be evaluated as the options say; closed afterwards."""
     from adaptax.experiment.build import recorded_trainer
-    from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
     from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.run_dir import read_config
 
-    run_dir = run_path(options.run_dir)
-    protocol = to_dict(recorded_trainer(run_dir).evaluation)
+    path = run_path(run_dir)
+    protocol = to_dict(recorded_trainer(path).evaluation)
     given = {name: getattr(options, name) for name in protocol}
     given = {name: value for name, value in given.items() if value is not None}
     protocol |= given
     found = "may not compare with what it was"
-    trainer = _load(options.run_dir, found, ("task_set", "device"), evaluation=protocol)
-    then = read_config(run_dir).get("protocol", {})
+    trainer = _load(run_dir, found, ("task_set", "device"), evaluation=protocol)
+    then = read_config(path).get("protocol", {})
     for name, now in trainer.protocol().items():
         if name in then.keys() - given.keys() and then[name] != now:
             text = f"protocol.{name} was {then[name]}, is {now}"
-            warnings.warn(f"{options.run_dir} {found}: {text}", stacklevel=2)
+            warnings.warn(f"{run_dir} {found}: {text}", stacklevel=2)
     try:
         trainer.load(best=options.best)
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def _evaluate(options: EvaluateArgs) -> None:
+    """Evaluate a run."""
+    from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
+
+    with _to_evaluate(options, options.run_dir) as trainer:
         if options.json:
             print(json.dumps(evaluation_json(trainer), indent=2))
         else:
             print_evaluation(trainer)
-    finally:
-        trainer.close()
 
 
 def _evaluate_members(options: EvaluateArgs, seeds: Sequence[int]) -> None:
@@ -411,21 +419,24 @@ def _evaluate_members(options: EvaluateArgs, seeds: Sequence[int]) -> None:
 
     One that cannot be evaluated leaves the others; then an AdaptaxError names it.
     """
+    from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
     from adaptax.experiment.group import failure_of, member_dir
 
     reports, failed = list[Any](), dict[str, str]()
     for seed in seeds:
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text if options.json else sys.stdout):
-            print("" if options.json else f"seed {seed}: ", end="")
-            try:
-                _evaluate(replace(options, run_dir=str(member_dir(Path(options.run_dir), seed))))
-            except AdaptaxError as error:
-                failed[f"seed {seed}"] = str(error)
+        if not options.json:
+            print(f"seed {seed}: ", end="")
+        try:
+            member = str(member_dir(Path(options.run_dir), seed))
+            with _to_evaluate(options, member) as trainer:
+                if options.json:
+                    reports.append(evaluation_json(trainer))
+                else:
+                    print_evaluation(trainer)
+        except AdaptaxError as error:
+            failed[f"seed {seed}"] = str(error)
+            if not options.json:
                 print("cannot be evaluated")
-                continue
-        if options.json:
-            reports.append(json.loads(text.getvalue()))
     if options.json:
         print(json.dumps(reports, indent=2))
     if failed:

@@ -47,6 +47,8 @@ class Cursor:
     """What the episodes under way have come to."""
     t: int = 0
     """Steps since the start."""
+    carry_is_flat: bool = False
+    """Whether `carry` is a list of leaves from a snapshot, whose structure the actor knows."""
 
     @property
     def num_slots(self) -> int:
@@ -90,6 +92,7 @@ class Cursor:
             episode=saved["episode"],
             unfinished=Unfinished(**saved["unfinished"]),
             t=int(saved["t"]),
+            carry_is_flat=True,
         )
         lanes, by_lane = cursor.shape, [*vars(cursor.unfinished).values(), *cursor.carry]
         fits = all(np.shape(x)[:2] == lanes for x in by_lane)

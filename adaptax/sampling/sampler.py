@@ -137,9 +137,10 @@ class Sampler:
         cursor = self._cursor
         if cursor is None or not self.goes_on(tasks, num_lanes):
             cursor = self._start(actor, tasks, num_lanes)
-        if isinstance(cursor.carry, list):
+        if cursor.carry_is_flat:
             begun = actor.begin(*cursor.shape, cursor.key)
             cursor.carry = jax.tree.unflatten(jax.tree.structure(begun), cursor.carry)
+            cursor.carry_is_flat = False
         rollout, after = self._run(actor, cursor, num_steps, None)
         self._stand(after)
         return rollout
@@ -329,7 +330,7 @@ class Sampler:
         """A task of a snapshot as it is listed here: a snapshot has lists where it has tuples."""
         listed = self.tasks.tasks or ()
         own = listed[task.index] if 0 <= task.index < len(listed) else task
-        return own if own.plain() == task.plain() else task
+        return own if own.same_as(task) else task
 
     def _stand(self, cursor: Cursor | None) -> None:
         self._cursor, self._standing = cursor, None
@@ -351,4 +352,4 @@ def _same(
     if shape != (len(tasks), num_lanes):
         return False
     pairs = zip(before, tasks, strict=True)
-    return all(old is new or old.plain() == new.plain() for old, new in pairs)
+    return all(old.same_as(new) for old, new in pairs)

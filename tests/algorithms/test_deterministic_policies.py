@@ -166,3 +166,5 @@ def test_wrong_settings_are_refused():
         agent("ddpg", noise_std=-0.1)
     with pytest.raises(ConfigError, match="policy_delay must be greater than 0, not 0"):
         agent("td3", policy_delay=0)
+    with pytest.raises(ConfigError, match=r"target_noise_std must not be negative, not -0\.1"):
+        agent("td3", target_noise_std=-0.1)

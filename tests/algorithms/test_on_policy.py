@@ -320,7 +320,11 @@ def test_networks_of_ones_own_with_a_memory_do_not_learn_from_single_steps(name)
         ({"num_tasks": 3}, "num_lanes 4 must be a multiple of num_tasks 3"),
         ({"hidden_sizes": (8, 0)}, "hidden_sizes"),
         ({"lr": 0.0}, "lr must be greater than 0"),
-        ({"num_minibatches": 41}, "num_minibatches 41 is more than the 40 steps of an iteration"),
+        ({"num_bptt_steps": 5, "shuffle": "steps"}, "needs shuffle 'auto' or 'sequences'"),
+        (
+            {"num_minibatches": 41},
+            "41 is more than the 40 steps of an iteration: lower it, or raise num_steps",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(name, settings, message):

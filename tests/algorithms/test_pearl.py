@@ -661,6 +661,8 @@ def test_before_it_has_seen_anything_an_actor_believes_the_prior():
         ({"hidden_sizes": ()}, "hidden_sizes must name at least one layer"),
         ({"latent_size": 0}, "latent_size must be greater than 0, not 0"),
         ({"tau": 1.5}, "tau must lie in"),
+        ({"target_entropy": -1.0, "learn_temperature": False}, "needs critic 'twin_target' and"),
+        ({"target_entropy": -1.0, "critic": "value"}, "needs critic 'twin_target' and"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_in_one_line(settings, words):

@@ -431,6 +431,8 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
         ({"entropy_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
         ({"entropy_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
         ({"entropy_schedule": "linear"}, "needs entropy_method 'regularized' or 'max'"),
+        ({"use_softplus_entropy": True}, "needs entropy_method 'regularized' or 'max'"),
+        ({"stop_entropy_gradient": True}, "needs entropy_method 'regularized' or 'max'"),
         ({**MAX, "normalize_advantage": "batch"}, "needs normalize_advantage 'none'"),
         ({**MAX, "stop_entropy_gradient": False}, "needs stop_entropy_gradient"),
         (
@@ -449,6 +451,14 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
 def test_settings_that_contradict_each_other_are_refused(name, settings, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm(name, SPEC, **settings)
+
+
+@pytest.mark.parametrize("critic", ["two_hot", "linear"])
+def test_a_loss_that_is_not_there_is_not_clipped(critic):
+    with pytest.raises(
+        ConfigError, match=f"clip_value needs critic 'squared_error', not '{critic}'"
+    ):
+        make_algorithm("rl2-ppo", SPEC, critic=critic, clip_value=True)
 
 
 @ppo_else_slow
@@ -594,9 +604,8 @@ def test_returns_of_each_place_in_a_trial_are_those_of_a_slow_loop(name):
 def test_episodes_of_a_cut_trial_count_once_they_have_ended():
     reward = jnp.array([[[1.0, 2.0, 4.0]], [[8.0, 16.0, 32.0]]])
     ended = jnp.array([[[False, True, False]], [[False, False, False]]])
-    rollout = SimpleNamespace(
-        reward=reward, terminated=ended, truncated=ended & False, valid=jnp.ones_like(ended)
-    )
+    nothing, valid = jnp.zeros((2, 1, 3, 1)), jnp.ones_like(ended)
+    rollout = Rollout(nothing, nothing, reward, nothing, ended, ended & False, valid)
     figures = rl2.trial_returns(rollout, 2)
     assert float(figures["return/episode_1"]) == 3.0 and np.isnan(figures["return/episode_2"])
 

@@ -405,6 +405,7 @@ def test_a_memory_lasts_through_the_episodes_of_a_trial_and_a_new_task_starts_af
         ({"num_bins": 1}, "num_bins must be at least 2, not 1"),
         ({"tau": 1.5}, "tau must lie in"),
         ({"max_return": 0.0}, "max_return must be greater than 0"),
+        ({"target_entropy": 0.3, "learn_temperature": False}, "needs learn_temperature"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):

@@ -148,8 +148,13 @@ def test_target_entropy_follows_from_the_actions(space, expected):
     assert agent(space)[0].target_entropy == pytest.approx(expected)
 
 
+def test_an_entropy_that_no_temperature_aims_at_is_refused():
+    with pytest.raises(ConfigError, match="target_entropy needs learn_temperature"):
+        agent(Continuous(2), target_entropy=-2.0, learn_temperature=False)
+
+
 def test_several_choices_at_once_are_refused():
-    with pytest.raises(ConfigError, match="sac takes continuous actions or one choice"):
+    with pytest.raises(ConfigError, match="one choice; for several choices take ppo"):
         make_algorithm("sac", EnvSpec(3, MultiDiscrete((2, 3)), 10))
 
 

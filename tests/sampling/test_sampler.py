@@ -1,8 +1,9 @@
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_end import DRIFTS, RandomEndEnv, random_end, trial_actor
@@ -212,6 +213,41 @@ def test_restored_sampler_goes_on_in_mid_episode_bit_for_bit(stepped):
     expected = [steps(sampler), episodes(sampler)]
     assert_equal([steps(other), episodes(other)], expected)
     assert (other.num_steps, other.num_episodes) == (sampler.num_steps, sampler.num_episodes)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Counting:
+    """Uniform actions; the carry is a list of trees, as any tree may be one."""
+
+    uniform: UniformActor
+
+    def begin(self, num_members, num_lanes, key):
+        zeros = jnp.zeros((num_members, num_lanes))
+        return [{"steps": zeros, "ends": zeros}, zeros]
+
+    def act(self, carry, obs, key):
+        action, _, extras = self.uniform.act((), obs, key)
+        return action, carry, extras
+
+    def observe(self, carry, step, key):
+        counted, rewards = carry
+        ended = step.terminated | step.truncated
+        counted = {"steps": counted["steps"] + 1, "ends": counted["ends"] + ended}
+        return [counted, rewards + step.reward]
+
+
+@both_loops
+def test_a_carry_may_be_a_list_and_is_one_after_a_restart(stepped):
+    actor = Counting(UniformActor(SPACES[0]))
+    sampler, other = new_sampler(stepped=stepped), new_sampler(stepped=stepped)
+    tasks = sampler.suite.train.tasks
+    sampler.steps(actor, tasks, LANES, STEPS)
+    other.restore(sampler.save())
+    rollout = sampler.steps(actor, tasks, LANES, STEPS)
+    assert_equal(other.steps(actor, tasks, LANES, STEPS), rollout)
+    counted, _ = rollout.final_carry
+    np.testing.assert_array_equal(counted["steps"], 2 * STEPS)
 
 
 def test_restored_sampler_can_be_saved_before_it_goes_on():

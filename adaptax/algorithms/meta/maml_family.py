@@ -268,9 +268,8 @@ def mean_kls(before: Distributions, after: Distributions, stages: Stages) -> jax
 
 def mean_returns(rollout: Rollout) -> jax.Array:
     """[M]: mean undiscounted return of a task's episodes."""
-    ends = (rollout.terminated | rollout.truncated) & rollout.valid
     totals = jnp.sum(rollout.reward, axis=(1, 2), where=rollout.valid)
-    return totals / jnp.sum(ends, axis=(1, 2))
+    return totals / jnp.sum(rollout.ended, axis=(1, 2))
 
 
 def return_metrics(data: Data) -> Metrics:

@@ -165,6 +165,12 @@ class PEARLConfig(Hyperparameters):
         check_not_negative(self, "num_prior_steps", "num_posterior_steps")
         check_not_negative(self, "num_extra_posterior_steps", "kl_coeff", "policy_mean_reg_coeff")
         check_not_negative(self, "policy_std_reg_coeff", "policy_pre_activation_coeff")
+        learned = self.learn_temperature and self.critic == "twin_target"
+        check(
+            learned or self.target_entropy is None,
+            "target_entropy needs critic 'twin_target' and learn_temperature: a temperature that "
+            "stays aims at none",
+        )
         check(
             self.meta_batch_size <= self.num_train_tasks,
             f"meta_batch_size {self.meta_batch_size} must not exceed "
@@ -293,7 +299,7 @@ class PEARL(Algorithm[State, Data]):
     ) -> None:
         super().__init__(config, spec)
         if not isinstance(spec.action, Continuous):
-            raise ConfigError("pearl takes continuous actions, not choices")
+            raise ConfigError("pearl takes continuous actions; for choices take rl2-ppo or varibad")
         self.networks = own_or(default_networks(config, spec), networks)
         if networks is not None:
             check_own(networks, config, spec)

@@ -168,6 +168,8 @@ class RL2Config(Hyperparameters):
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")
             schedule = self.entropy_schedule
             check(schedule == "constant", f"entropy_schedule {schedule!r} {needs}")
+            for name in ("use_softplus_entropy", "use_neg_logli_entropy", "stop_entropy_gradient"):
+                check(not getattr(self, name), f"{name} {needs}")
         if method == "regularized":
             # As a term of the objective it teaches by its gradient alone.
             free = not self.stop_entropy_gradient
@@ -369,11 +371,10 @@ def trial_returns(rollout: Rollout, num_episodes: int) -> Metrics:
     """
     if num_episodes == 1:
         return {}
-    ended = rollout.valid & (rollout.terminated | rollout.truncated)
     index = episode_index(rollout.terminated, rollout.truncated)
     metrics = {}
     for k in range(num_episodes):
-        whole = ended & (index == k)
+        whole = rollout.ended & (index == k)
         counted = rollout.valid & (index == k) & jnp.any(whole, axis=-1, keepdims=True)
         total, count = jnp.sum(rollout.reward, where=counted), jnp.sum(whole)
         metrics[f"return/episode_{k + 1}"] = total / count

@@ -59,6 +59,10 @@ class RL2PPOConfig(RL2Config):
             self.critic != "linear" or not self.normalize_returns,
             "critic 'linear' needs normalize_returns off: it is fitted to returns as they are",
         )
+        check(
+            not self.clip_value or self.critic == "squared_error",
+            f"clip_value needs critic 'squared_error', not {self.critic!r}: it clips that loss",
+        )
 
 
 def check_critic(config: RL2PPOConfig, spec: EnvSpec) -> None:

@@ -123,6 +123,10 @@ class RL2SACConfig(Hyperparameters):
         check_positive(self, "head_hidden_sizes", "max_return", "init_temperature", "tau", "lr")
         check_positive(self, "reward_scale", "lr_schedule_steps", "max_grad_norm")
         check_unit(self, "discount", "tau")
+        check(
+            self.learn_temperature or self.target_entropy is None,
+            "target_entropy needs learn_temperature: a temperature that stays aims at none",
+        )
         check(self.num_bins >= 2, f"num_bins must be at least 2, not {self.num_bins}")
         kept = f"buffer_size {self.buffer_size} must be at least"
         check(
@@ -236,7 +240,9 @@ class RL2SAC(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
-            raise ConfigError("rl2-sac takes continuous actions or one choice, not several choices")
+            raise ConfigError(
+                "rl2-sac takes continuous actions or one choice; for several choices take rl2-ppo"
+            )
         self.networks = own_or(default_networks(config, spec), networks)
         if networks is not None:
             check_own(networks, config, spec)

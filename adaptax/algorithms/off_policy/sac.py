@@ -29,7 +29,7 @@ from adaptax.algorithms.off_policy.family import (
     with_target,
 )
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, check
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
@@ -64,6 +64,10 @@ class SACConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "init_temperature")
+        check(
+            self.learn_temperature or self.target_entropy is None,
+            "target_entropy needs learn_temperature: a temperature that stays aims at none",
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -96,7 +100,9 @@ class SAC(Algorithm[State, Data]):
     def __init__(self, config: SACConfig, spec: EnvSpec, networks: Networks | None = None) -> None:
         super().__init__(config, spec)
         if isinstance(spec.action, MultiDiscrete):
-            raise ConfigError("sac takes continuous actions or one choice, not several choices")
+            raise ConfigError(
+                "sac takes continuous actions or one choice; for several choices take ppo"
+            )
         self.networks = networks_for(config.hidden_sizes, spec, networks)
         self.num_cycles = config.num_cycles
 

@@ -32,7 +32,7 @@ from adaptax.algorithms.off_policy.family import (
     update,
     updated_target,
 )
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import EnvSpec
@@ -51,13 +51,14 @@ class TD3Config(DDPGConfig):
     target_update_interval: int = 1
     """Gradient steps of the policy from one update of the targets to the next."""
     target_noise_std: float = 0.2
-    """Standard deviation of the noise on the target policy's actions."""
+    """Standard deviation of the noise on the target policy's actions; 0: they are not smoothed."""
     target_noise_clip: float = 0.5
     """Bound on that noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "policy_delay", "target_noise_std", "target_noise_clip")
+        check_positive(self, "policy_delay", "target_noise_clip")
+        check_not_negative(self, "target_noise_std")
 
 
 class TD3(Algorithm[State, Data]):

@@ -141,6 +141,10 @@ class OnPolicyConfig(Hyperparameters):
         check_unit(self, "discount", "gae_lambda")
         check_multiple(self, "num_lanes", "num_tasks")
         check(self.memory.kind == "none" or self.shuffle != "steps", NOT_BY_STEPS)
+        check(
+            self.num_bptt_steps is None or self.shuffle != "steps",
+            "num_bptt_steps cuts whole lanes into pieces: it needs shuffle 'auto' or 'sequences'",
+        )
 
     @property
     def lane_episodes(self) -> int | None:
@@ -158,7 +162,8 @@ class OnPolicyConfig(Hyperparameters):
         total = self.num_lanes * self.lane_steps(spec)
         check(
             num_minibatches <= total,
-            f"{name} {num_minibatches} is more than the {total} steps of an iteration",
+            f"{name} {num_minibatches} is more than the {total} steps of an iteration: lower it, "
+            f"or raise num_{'episodes' if self.num_episodes else 'steps'}",
         )
 
 

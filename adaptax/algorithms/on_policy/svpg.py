@@ -150,19 +150,17 @@ class SVPG(Algorithm[State, Rollout]):
 
     def _own_ends(self, own: Rollout, state: State) -> jax.Array:
         """Ends [n, 1, N, T] of episodes that the particle began, not the one before it."""
-        ended = _ended(own)
         if self.config.horizon == 0:
-            return ended
+            return own.ended
         first = episode_index(own.terminated, own.truncated) == 0
-        return ended & ~(first & state.inherited[:, None, :, None])
+        return own.ended & ~(first & state.inherited[:, None, :, None])
 
     def _renewed(self, state: State, own: Rollout) -> State:
         """The state with particles as old as the horizon started afresh; their lanes go on."""
         if self.config.horizon == 0:
             return state
-        ended = _ended(own)
-        under_way = ~(ended & last_valid(own.valid)).any((1, 3))
-        state = replace(state, inherited=state.inherited & ~ended.any((1, 3)))
+        under_way = ~(own.ended & last_valid(own.valid)).any((1, 3))
+        state = replace(state, inherited=state.inherited & ~own.ended.any((1, 3)))
         old = state.age >= self.config.horizon
 
         def renew(state: State) -> State:
@@ -246,15 +244,9 @@ def _flattened(stacked: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree
     return jax.vmap(lambda tree: ravel_pytree(tree)[0])(stacked), jax.vmap(one_back)
 
 
-def _ended(own: Rollout) -> jax.Array:
-    """Where episodes end."""
-    return own.valid & (own.terminated | own.truncated)
-
-
 def _returns(own: Rollout, own_ends: jax.Array, before: jax.Array) -> jax.Array:
     """Mean returns [n] of the particles' own episodes that ended, as before where none did."""
-    ended = _ended(own)
     reward = jnp.where(own.valid, own.reward, 0.0)
-    returns = returns_so_far(reward, ended, own.initial_return)
+    returns = returns_so_far(reward, own.ended, own.initial_return)
     means = jax.vmap(masked_mean)(returns, own_ends)
     return jnp.where(own_ends.any((1, 2, 3)), means, before)

@@ -114,7 +114,9 @@ class AutoresetPool:
         check_reset(slots, seeds, tasks)
         if len(slots) == self.num_slots:
             return self._reset_all(int(seeds[0]), tasks)
-        same = [_same(task, self._log.tasks[slot]) for slot, task in zip(slots, tasks, strict=True)]
+        same = [
+            task.same_as(self._log.tasks[slot]) for slot, task in zip(slots, tasks, strict=True)
+        ]
         self._log.require(np.array(same), slots, "this vector environment cannot change its task")
         self._log.require(
             self._ended[slots],
@@ -174,7 +176,7 @@ class AutoresetPool:
 
     def _reset_all(self, seed: int, tasks: Sequence[Task]) -> np.ndarray:
         every = np.arange(self.num_slots)
-        if not all(_same(task, tasks[0]) for task in tasks):
+        if not all(task.same_as(tasks[0]) for task in tasks):
             raise EnvironmentFault("this vector environment takes one task for all its lanes")
         self._log.announce(every, tasks)
         self._seed, self._history = seed, []
@@ -189,10 +191,6 @@ class AutoresetPool:
         step, self._obs = _act(self._lanes, self._log, slots, every)
         self._ended = step.terminated | step.truncated
         return step
-
-
-def _same(task: Task, other: Task | None) -> bool:
-    return task is other or (other is not None and task.plain() == other.plain())
 
 
 def _require_finite(log: EpisodeLog, slots: np.ndarray, obs: np.ndarray) -> None:
