@@ -39,6 +39,8 @@ CONFIG = SVPGConfig(
     num_particles=2, temperature=5.0, particle=A2CConfig(**INNER, num_minibatches=4)
 )
 SVPG_2 = SVPG(CONFIG, SUITE.spec)
+FRESH = jnp.array(False)
+"""Lanes that did not go on where others had stopped."""
 
 
 @functools.cache
@@ -154,7 +156,7 @@ def test_one_particle_at_temperature_1_steps_as_its_inner_algorithm():
     inner = A2CConfig(**INNER, num_minibatches=1)  # one minibatch, as SVPG makes one step
     algorithm = SVPG(SVPGConfig(1, temperature=1.0, particle=inner), SUITE.spec)
     state, own = algorithm.init(jax.random.key(0)), own_rollout(two_iterations()[1][0], 0)
-    after, _ = updated(algorithm, state, own)
+    after, _ = updated(algorithm, state, (own, FRESH))
     plain, _ = updated(A2C(inner, SUITE.spec), particle_state(state, 0), own)
     found = particle_state(after, 0)
     for x, y in zip(jax.tree.leaves(found.params), jax.tree.leaves(plain.params), strict=True):
@@ -169,7 +171,7 @@ def test_a_snapshot_holds_every_particle_to_the_last_bit(tmp_path):
     again = unflatten(SVPG_2.init(jax.random.key(9)), snapshots.load(1)["state"])
     for i in (1, 0, 1):
         assert fingerprint(particle_state(again, i)) == fingerprint(particle_state(states[1], i))
-    after, _ = updated(SVPG_2, again, rollouts[1])
+    after, _ = updated(SVPG_2, again, (rollouts[1], FRESH))
     assert fingerprint(after) == fingerprint(states[2])
 
 
@@ -191,7 +193,7 @@ def test_a_particle_that_starts_afresh_has_the_steps_of_the_run():
     falling = replace(CONFIG.particle, lr_schedule="linear", lr_schedule_steps=4)
     algorithm = SVPG(replace(CONFIG, horizon=2, particle=falling), SUITE.spec)
     start = algorithm.init(jax.random.key(0))
-    after, _ = updated(algorithm, start, two_iterations()[1][0])
+    after, _ = updated(algorithm, start, (two_iterations()[1][0], FRESH))
     kept, renewed = (particle_state(after, i) for i in range(2))
     schedules = [
         [x.count for x in jax.tree.leaves(p.opt_state, is_leaf=is_schedule) if is_schedule(x)]
@@ -207,7 +209,7 @@ def test_a_particle_starts_afresh_at_the_horizon():
     states, rollouts, _ = two_iterations()
     start = algorithm.init(jax.random.key(0))
     np.testing.assert_array_equal(start.age, [0, 1])
-    after, _ = updated(algorithm, start, rollouts[0])
+    after, _ = updated(algorithm, start, (rollouts[0], FRESH))
     np.testing.assert_array_equal(after.age, [1, 0])
     np.testing.assert_array_equal(np.isfinite(after.returns), [True, False])
     kept, renewed = (particle_state(after, i) for i in range(2))
@@ -266,6 +268,30 @@ def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
             without += not own and bool(every)
             differing += bool(own) and own != every
     assert without and differing
+
+
+def test_on_new_tasks_all_episodes_are_a_fresh_particles_own():
+    """Lanes start anew with the tasks there, in the midst of what was under way."""
+    tasks = TaskList("goals", [{"goal": np.full(2, x, np.float32)} for x in (1.0, 2.0, 3.0)])
+    suite = compiled_suite("cliff", CliffEnv(horizon=7), tasks, tasks)
+    inner = A2CConfig(num_lanes=2, num_steps=20, num_minibatches=1, hidden_sizes=(4,))
+    algorithm = SVPG(SVPGConfig(2, horizon=1, particle=inner), suite.spec)
+    rollouts = []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    samplers = ChangingSampler(suite, record), train_sampler(suite)  # the second in one program
+    states = [algorithm.init(jax.random.key(0))] * 2
+    for _ in range(3):
+        pairs = zip(states, samplers, strict=True)
+        states, figures = zip(*(algorithm.iteration(*pair) for pair in pairs), strict=True)
+        for i in range(2):
+            own = own_returns(rollouts[-1:], i, 0)
+            told = [each[f"return/particle_{i + 1}"] for each in figures]
+            np.testing.assert_allclose(told, np.mean(own), rtol=1e-5)
+    assert states[0].inherited.any()
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,11 @@ class OnPolicyConfig(Hyperparameters):
         )
 
     @property
+    def task_lanes(self) -> int:
+        """Lanes on each task."""
+        return self.num_lanes // self.num_tasks
+
+    @property
     def lane_episodes(self) -> int | None:
         """Whole episodes of an iteration in one lane; None if it is steps."""
         return None if self.num_episodes is None else -(-self.num_episodes // self.num_lanes)
@@ -276,15 +281,14 @@ def policy_actor(network: Any, state: State, *, deterministic: bool) -> MemoryAc
     return MemoryActor(state.params, network, state.moments.get("obs"), deterministic)
 
 
-def collect(config: OnPolicyConfig, actor: Actor, sampler: Sampler, num_agents: int = 1) -> Rollout:
-    """What an iteration learns from; several agents are one after another on the member axis.
-
-    Each agent has all the lanes and tasks of `config`, one member a task.
-    """
-    tasks, lanes = sampler.sample_tasks(config.num_tasks), config.num_lanes // config.num_tasks
+def collect(
+    config: OnPolicyConfig, actor: Actor, sampler: Sampler, tasks: tuple[Any, ...] = ()
+) -> Rollout:
+    """What an iteration learns from: whole episodes or steps, on new tasks or those given."""
+    tasks = tasks or sampler.sample_tasks(config.num_tasks)
     if config.lane_episodes is not None:
-        return sampler.episodes(actor, tasks * num_agents, lanes, config.lane_episodes)
-    return sampler.steps(actor, tasks * num_agents, lanes, config.lane_steps(sampler.spec))
+        return sampler.episodes(actor, tasks, config.task_lanes, config.lane_episodes)
+    return sampler.steps(actor, tasks, config.task_lanes, config.lane_steps(sampler.spec))
 
 
 def sequences_of(state: State, rollout: Rollout) -> Sequences:

@@ -78,7 +78,11 @@ class State:
     """[n, N]: whether the particle before this one began the episode under way in a lane."""
 
 
-class SVPG(Algorithm[State, Rollout]):
+Data = tuple[Rollout, jax.Array]
+"""Lanes of all particles, and whether [] they went on where those of the last iteration stopped."""
+
+
+class SVPG(Algorithm[State, Data]):
     """Stein variational policy gradient; `networks`, of a particle, as in A2C."""
 
     name = "svpg"
@@ -105,18 +109,21 @@ class SVPG(Algorithm[State, Rollout]):
         inherited = jnp.zeros((num, self.config.particle.num_lanes), bool)
         return State(particles, jnp.full(num, -jnp.inf, jnp.float32), age, inherited)
 
-    def collect(self, state: State, sampler: Sampler) -> Rollout:
-        """All particles at once, each in lanes of its own."""
+    def collect(self, state: State, sampler: Sampler) -> Data:
+        """All particles at once on the same tasks, each in lanes of its own."""
         config = self.config.particle
         actors = _actors(self.networks, config.num_tasks, state.particles)
-        return family.collect(config, actors, sampler, self.config.num_particles)
+        tasks = sampler.sample_tasks(config.num_tasks) * self.config.num_particles
+        goes_on = config.lane_episodes is None and sampler.goes_on(tasks, config.task_lanes)
+        return family.collect(config, actors, sampler, tasks), jnp.asarray(goes_on)
 
-    def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
+    def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One step of every particle along the Stein direction."""
-        config = self.config
+        config, (rollout, goes_on) = self.config, data
+        state = replace(state, inherited=state.inherited & goes_on)
         own = jax.tree.map(
             lambda x: x.reshape(config.num_particles, 1, -1, *x.shape[2:]),
-            replace(data, final_carry=None),
+            replace(rollout, final_carry=None),
         )
         gradient = partial(mean_gradient, config.particle, self.networks)
         gradients, particles, figures = jax.vmap(gradient)(state.particles, own)
@@ -156,7 +163,10 @@ class SVPG(Algorithm[State, Rollout]):
         return own.ended & ~(first & state.inherited[:, None, :, None])
 
     def _renewed(self, state: State, own: Rollout) -> State:
-        """The state with particles as old as the horizon started afresh; their lanes go on."""
+        """The state with particles as old as the horizon started afresh.
+
+        Where their lanes go on after it, the episodes under way are not their own.
+        """
         if self.config.horizon == 0:
             return state
         under_way = ~(own.ended & last_valid(own.valid)).any((1, 3))
