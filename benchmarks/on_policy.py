@@ -134,7 +134,7 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
     """Train and evaluate one of our contenders in this process."""
     import numpy as np
 
-    from adaptax.algorithms.program import whole_of
+    from adaptax.algorithms.program import iteration_program
     from adaptax.core.rng import named_key
     from adaptax.experiment.build import make_suite
     from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
@@ -146,17 +146,19 @@ def run_ours(case: Case, suite_name: str, seed: int) -> dict[str, Any]:
     algorithm = our_algorithm(case, suite.spec)
     sampler = Sampler(suite, suite.train, seed, "train")
     state = algorithm.init(named_key(seed, "init"))
-    whole = whole_of(algorithm, state, sampler)
+    program = iteration_program(algorithm, state, sampler)
     episodes, marks, num_steps = [], [time.perf_counter()], 0
     while num_steps < case.total_steps:
-        if whole is None:
+        if program is None:
             before = sampler.num_steps, sampler.num_episodes
             state, _ = algorithm.iteration(state, sampler)
             steps, ended = sampler.num_steps - before[0], sampler.num_episodes - before[1]
             counted = [Counted(steps, ended, ())]
         else:
-            left = -(-(case.total_steps - num_steps) // whole.most_steps)
-            state, _, counted = whole.run(algorithm, state, sampler, min(left, whole.most))
+            left = -(-(case.total_steps - num_steps) // program.steps_per_iteration)
+            state, _, counted = program.run(
+                algorithm, state, sampler, min(left, program.iterations_per_call)
+            )
         for did in counted:
             num_steps += did.num_steps
             sampler.statistics.count(*did.ended)

@@ -19,8 +19,8 @@ from turns import read_json
 import adaptax
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.pretrained import FOLDER
+from adaptax.experiment.reproduce import command_of
 from adaptax.experiment.run_dir import read_config
-from adaptax.experiment.train_command import train_command
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "pretrained.json"
@@ -87,7 +87,7 @@ def ship(name: str, run_dir: Path) -> None:
     config, rows = read_config(folder), read_rows(folder / "evaluations.jsonl")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     about = {
-        "command": train_command(config, [config["seed"]]),
+        "command": command_of(config, [config["seed"]]),
         "seed": config["seed"],
         **{field: config[field] for field in ("versions", "processor", "device", "task_set")},
         "seconds": read_rows(folder / "progress.jsonl")[-1]["seconds"],

@@ -38,10 +38,10 @@ HOW = ("processes", "one program")
 def train(job: dict[str, Any]) -> None:
     """All trials, in one of the two ways."""
     from adaptax.experiment.build import make_algorithm, make_suite
-    from adaptax.experiment.cli import set_up_process
     from adaptax.experiment.group import Group
     from adaptax.experiment.job import job_of
     from adaptax.experiment.jobs import Processes
+    from adaptax.experiment.process import set_up_process
     from adaptax.experiment.trainer_config import TrainerConfig
 
     keep_compiled_programs()

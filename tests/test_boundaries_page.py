@@ -105,7 +105,7 @@ def rl2_sac() -> np.ndarray:
     algorithm = RL2SAC(config, spec)
     empty = make_trials(1, NUM_STEPS, spec, DISCOUNT, truncated=True)
     trials, _ = jax.jit(with_trials)(empty, jnp.int32(0), rollout(cut=True))
-    kept = algorithm.kept(trials, jnp.array([0]))
+    kept = algorithm.minibatch(trials, jnp.array([0]))
     return td_target(kept.reward, DISCOUNT, kept.ended, jnp.float32(VALUE))[0]
 
 

@@ -16,7 +16,14 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, final, get_type_hints
 import jax
 import numpy as np
 
-from adaptax.algorithms.program import Metrics, means, rewound, there, updated, whole_of
+from adaptax.algorithms.program import (
+    Metrics,
+    iteration_program,
+    means,
+    rewound,
+    updated,
+    without_absent,
+)
 from adaptax.core.config import check_numbers, check_types
 from adaptax.core.devices import check_fits
 from adaptax.core.errors import NotFinite, check, check_kind
@@ -46,12 +53,13 @@ class Algorithm(ABC, Generic[State, Data]):
     traceable: ClassVar[bool] = True
     """Whether `init` and `update` can be compiled; else they run as they stand."""
     collects_in_program: bool = False
-    """Whether `collect` can be traced too, so that where the environment compiles a whole iteration
-    is one program: then it asks of its sampler for tasks, `episodes`, `steps` and `goes_on` only,
-    and nothing in it looks at the values of arrays."""
+    """Whether `collect` can be traced, so that a whole iteration is one compiled program where the
+    environment compiles. It may then use of its sampler only `spec`, `sample_tasks`,
+    `fixed_tasks`, `tasks_of_iteration`, `episodes`, `steps` and `goes_on`, and must not read array
+    values in Python."""
     in_place: ClassVar[tuple[str, ...]] = ()
-    """Replays of the state, by field: an update writes to their rows where they lie, and the state
-    that was given loses them."""
+    """Fields of the state, each a `Replay`, whose rows an update overwrites in place: the state
+    given to it cannot be used again."""
     data_by_task: ClassVar[bool] = False
     """Whether all leaves of the data are [M, ...], so that devices can share out the tasks."""
     finite_metrics: ClassVar[tuple[str, ...]] = ()
@@ -60,19 +68,20 @@ class Algorithm(ABC, Generic[State, Data]):
     """Leaves of the state that may hold infinity or NaN, by the end of their path; in all others
     the trainer takes them for a fault."""
     learned: ClassVar[tuple[str, ...]] = (".params", ".moments")
-    """Leaves of the state that another run may begin with, by the beginning of their path: networks
-    and what their inputs are scaled by, not optimizers, replays, counters or keys."""
+    """Beginnings of the paths of leaves that hold what was learned: networks and the moments that
+    scale their inputs. `--init-from` and exports take these; not optimizers, replays, counters or
+    keys."""
     acting: ClassVar[tuple[str, ...]] = ()
-    """Leaves that `actor` and `adapt` need beside these, in the same form; another run that begins
-    with what this one has learned takes them, too."""
+    """Beginnings of the paths of further leaves that `actor` and `adapt` read; taken along with
+    `learned`."""
     task_counts: ClassVar[tuple[str, ...]] = ("meta_batch_size", "num_tasks")
     """Settings, where it has them, that say how many tasks it asks the sampler for."""
     trained_episodes: int | None = None
-    """Episodes in a row on one task that it is trained on, as many adaptations and one; None where
-    that is no matter."""
+    """Episodes in a row on one task in training (adaptations + 1); None where an evaluation may run
+    any number."""
     infers_from_history: ClassVar[bool] = False
-    """Whether `adapt` takes all that it is given into account, however often it is called before,
-    and not only the last rollout."""
+    """Whether `adapt` uses every rollout of `history`, not only the last one, so that it need not
+    be called after each."""
     lanes_per_task: int = 1
     """Lanes that an evaluation runs on each task by default: as many as one adaptation takes."""
     num_cycles: int = 1
@@ -107,11 +116,11 @@ class Algorithm(ABC, Generic[State, Data]):
 
     @abstractmethod
     def collect(self, state: State, sampler: Sampler) -> Data:
-        """Interaction: on which tasks, in how many lanes, for how long, and what to keep of it."""
+        """Interact with environments through the sampler: the data that `update` learns from."""
 
     @abstractmethod
     def update(self, state: State, data: Data) -> tuple[State, Metrics]:
-        """What is learned from the data, and figures; a pure function of arrays."""
+        """The state after learning from the data, and figures; a pure function of arrays."""
 
     @abstractmethod
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
@@ -125,9 +134,11 @@ class Algorithm(ABC, Generic[State, Data]):
         *,
         deterministic: bool = False,
     ) -> Actor:
-        """The actor after what it saw of its tasks in `history`, oldest first; it owns its state.
+        """The actor after adapting to its tasks.
 
-        Here, for algorithms that do not adapt: the same actor.
+        `history`: the rollouts on them so far, [M, N, T], oldest first. Changes neither `state` nor
+        `actor`, and shares nothing mutable with these or with `history`. By default no adaptation:
+        the same actor.
         """
         return actor
 
@@ -137,12 +148,12 @@ class Algorithm(ABC, Generic[State, Data]):
     ) -> tuple[State, Metrics]:
         """`num_cycles` times collect and update; figures are means over the cycles.
 
-        What can still be used of the given state goes to `keep` after every update that took over
-        its replays' rows. Raises NotFinite where one of `finite_metrics` is not.
+        After every update that overwrote replay rows, `keep` is called with what is left of the
+        given state. Raises NotFinite where one of `finite_metrics` is not finite.
         """
-        whole = whole_of(self, state, sampler)
-        if whole is not None:
-            state, (metrics,), (counted,) = whole.run(self, state, sampler, 1, keep)
+        program = iteration_program(self, state, sampler)
+        if program is not None:
+            state, (metrics,), (counted,) = program.run(self, state, sampler, 1, keep)
             sampler.statistics.count(*counted.ended)
         else:
             state, metrics = self._cycle_by_cycle(state, sampler, keep)
@@ -162,7 +173,7 @@ class Algorithm(ABC, Generic[State, Data]):
         for _ in range(self.num_cycles):
             data = self.collect(state, sampler)
             state, metrics = updated(self, state, data)
-            cycles.append(there(metrics))
+            cycles.append(without_absent(metrics))
             if keep is not None and self.in_place:
                 keep(rewound(before, state, self.in_place))
         return state, cycles[0] if len(cycles) == 1 else means(cycles)

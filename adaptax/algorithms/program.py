@@ -34,7 +34,7 @@ ABSENT = float(np.finfo(np.float32).min)
 STEPS_OF_A_CALL = 2**14
 """Environment steps after which a program of several iterations ends."""
 MOST_ITERATIONS = 256
-"""Of one program: their figures wait for its end."""
+"""Most iterations of one program; their figures are known only at its end."""
 
 
 def updated(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any, Metrics]:
@@ -62,14 +62,14 @@ def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Whole:
+class IterationProgram:
     """Whole iterations as one program, of algorithms alike, on the environment of a sampler."""
 
     env: Any
     plan: Plan
-    most: int
-    """Iterations of one call."""
-    most_steps: int
+    iterations_per_call: int
+    """Iterations of one call, at most."""
+    steps_per_iteration: int
     """Environment steps of an iteration, if no lane ends its episodes before others."""
     example: Any = field(compare=False)
     """Parameters of a few tasks."""
@@ -88,15 +88,15 @@ class Whole:
     ) -> tuple[PyTree, list[Metrics], list[Counted]]:
         """The state after `num` iterations, and of each its metrics and what was counted.
 
-        Replays of the given state lose their rows; what is left of it goes to `keep`, if any are.
+        Where replays of the given state lose their rows, `keep` is called with what is left of it.
         """
-        drawn, draws, kept = self._drawn(algorithm, sampler, num)
+        drawn, draws, owners = self._drawn(algorithm, sampler, num)
         inputs = sampler.standing(self.standing), draws
-        (after, standing), record = self._called(_whole, algorithm, state, inputs, num)
+        (after, standing), record = self._called(_iterations, algorithm, state, inputs, num)
         if keep is not None and algorithm.in_place:
             keep(rewound(state, after, algorithm.in_place))
         counted = self._counted(sampler, drawn, standing, record)
-        del kept  # where interaction stands are addresses of it: the sampler holds it by now
+        del owners  # where interaction stands are addresses of it: the sampler holds it by now
         return after, *counted
 
     def run_together(
@@ -108,7 +108,7 @@ class Whole:
         keep: Callable[[PyTree], None] | None = None,
     ) -> tuple[PyTree, list[tuple[list[Metrics], list[Counted]]]]:
         """The same for S runs at once: algorithms and states [S, ...], a sampler of each."""
-        drawn, draws, kept = zip(
+        drawn, draws, owners = zip(
             *(self._drawn(algorithms, sampler, num) for sampler in samplers), strict=True
         )
         standing = stacked([sampler.standing(self.standing) for sampler in samplers])
@@ -120,19 +120,19 @@ class Whole:
         records = [jax.tree.map(lambda x: x[i], record) for i in range(len(samplers))]  # noqa: B023
         each = zip(samplers, drawn, standings, records, strict=True)
         counted = [self._counted(*one) for one in each]
-        del kept  # as above
+        del owners  # as above
         return after, counted
 
     def _drawn(
         self, algorithm: Algorithm[Any, Any], sampler: Sampler, num: int
     ) -> tuple[Drawn, tuple[Draw, ...], Any]:
         drawn = sampler.draw(self.plan, num, algorithm.num_cycles)
-        draws, kept = sampler.arrays_of(drawn, self.example)
-        return drawn, jax.tree.map(partial(_padded, self.most), draws), kept
+        draws, owners = sampler.arrays_of(drawn, self.example)
+        return drawn, jax.tree.map(partial(_padded, self.iterations_per_call), draws), owners
 
     def _called(
         self,
-        program: Any,
+        function: Any,
         algorithm: Algorithm[Any, Any],
         state: PyTree,
         inputs: tuple[Any, tuple[Draw, ...]],
@@ -140,7 +140,7 @@ class Whole:
     ) -> Any:
         """What comes of it, figures and outcomes as NumPy arrays."""
         rows, rest = _rows_apart(algorithm, jax.tree.map(_strong, state))
-        run = _compiled(program, tuple(algorithm.compiler_options.items()))
+        run = _compiled(function, tuple(algorithm.compiler_options.items()))
         try:
             after, record = run(self, rows, algorithm, rest, *inputs, np.int32(num))
             return after, jax.device_get(record)
@@ -154,7 +154,7 @@ class Whole:
         metrics, outcomes = jax.tree.map(lambda x: x[:num], record)
         counted = sampler.count(drawn, outcomes, standing)
         each = [jax.tree.map(lambda x: x[k], metrics) for k in range(num)]  # noqa: B023
-        return [there(figures) for figures in each], counted
+        return [without_absent(figures) for figures in each], counted
 
 
 def stacked(trees: Sequence[PyTree]) -> PyTree:
@@ -173,9 +173,9 @@ def unstacked(tree: PyTree, num: int) -> list[PyTree]:
     return [jax.tree.map(lambda x: x[i], tree) for i in range(num)]  # noqa: B023
 
 
-def whole_of(
+def iteration_program(
     algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler, *, beside_others: bool = False
-) -> Whole | None:
+) -> IterationProgram | None:
     """Whole iterations as a program, or None where they cannot or need not be one.
 
     They need not where threads share out its lanes, unless they have other runs to do beside it.
@@ -190,14 +190,14 @@ def whole_of(
     kind = jax.tree.structure(algorithm)
     if kind not in sampler.programs:
         sampler.programs[kind] = _planned(algorithm, state, sampler)
-    whole: Whole = sampler.programs[kind]
-    calls = whole.plan.calls
+    program: IterationProgram = sampler.programs[kind]
+    calls = program.plan.calls
     if sum(call.num_episodes is None for call in calls) > 1:
         return None  # episodes that one `steps` leaves to the next are counted on the host alone
-    return None if any(call.runs_apart(num_threads) for call in calls) else whole
+    return None if any(call.runs_apart(num_threads) for call in calls) else program
 
 
-def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> Whole:
+def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) -> IterationProgram:
     """What `collect` asks for, found by tracing it."""
     plans: list[Plan] = []
     env, example = sampler.env, sampler.example_tasks()
@@ -214,22 +214,22 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
     steps = sum(int(np.prod(call.shape)) * call.num_steps for call in plan.calls)
     steps = max(steps * algorithm.num_cycles, 1)
     most = 1 if algorithm.in_place else int(np.clip(STEPS_OF_A_CALL // steps, 1, MOST_ITERATIONS))
-    return Whole(env, plan, most, steps, example, standing, sampler.num_listed)
+    return IterationProgram(env, plan, most, steps, example, standing, sampler.num_listed)
 
 
 @cache
-def _compiled(program: Callable[..., Any], options: tuple[tuple[str, str], ...]) -> Any:
+def _compiled(function: Callable[..., Any], options: tuple[tuple[str, str], ...]) -> Any:
     """A program of whole iterations with these compiler options."""
-    return jax.jit(program, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
+    return jax.jit(function, static_argnums=0, donate_argnums=1, compiler_options=dict(options))
 
 
-def _together(whole: Whole, *arguments: Any) -> Any:
-    """`_whole` of S runs, leaves [S, ...] of all arguments but `num`."""
-    return jax.vmap(partial(_whole, whole), (0, 0, 0, 0, 0, None))(*arguments)
+def _together(program: IterationProgram, *arguments: Any) -> Any:
+    """`_iterations` of S runs, leaves [S, ...] of all arguments but `num`."""
+    return jax.vmap(partial(_iterations, program), (0, 0, 0, 0, 0, None))(*arguments)
 
 
-def _whole(
-    whole: Whole,
+def _iterations(
+    program: IterationProgram,
     rows: dict[str, Any],
     algorithm: Algorithm[Any, Any],
     rest: Any,
@@ -240,15 +240,17 @@ def _whole(
     """The state and standing after `num` iterations, and figures and outcomes [K, ...] of each."""
     start = strongly_typed((_with_rows(rest, rows), standing))
     first = jax.tree.map(lambda x: x[0], draws)
-    if whole.most == 1:
-        after, record = _iteration(whole, algorithm, start, first)
+    if program.iterations_per_call == 1:
+        after, record = _iteration(program, algorithm, start, first)
         return after, jax.tree.map(lambda x: x[None], record)
-    shapes = jax.eval_shape(partial(_iteration, whole), algorithm, start, first)[1]
-    blank = jax.tree.map(lambda x: jnp.zeros((whole.most, *x.shape), x.dtype), shapes)
+    shapes = jax.eval_shape(partial(_iteration, program), algorithm, start, first)[1]
+    blank = jax.tree.map(
+        lambda x: jnp.zeros((program.iterations_per_call, *x.shape), x.dtype), shapes
+    )
 
     def iteration(loop: Any) -> Any:
         done, now, record = loop
-        now, new = _iteration(whole, algorithm, now, jax.tree.map(lambda x: x[done], draws))
+        now, new = _iteration(program, algorithm, now, jax.tree.map(lambda x: x[done], draws))
         return done + 1, now, jax.tree.map(lambda x, y: x.at[done].set(y), record, new)
 
     loop = (jnp.int32(0), start, blank)
@@ -258,15 +260,17 @@ def _whole(
 
 @partial(jax.jit, static_argnums=0)
 def _iteration(
-    whole: Whole, algorithm: Algorithm[Any, Any], start: Any, draws: tuple[Draw, ...]
+    program: IterationProgram, algorithm: Algorithm[Any, Any], start: Any, draws: tuple[Draw, ...]
 ) -> Any:
     """One iteration; draws [C, ...]. Compiled by itself it is traced once, whoever calls it."""
 
     def cycle(now: Any, draws: tuple[Draw, ...]) -> Any:
         state, standing = now
-        sampler = SamplerInProgram(whole.env, draws, standing, whole.example, whole.num_listed)
+        sampler = SamplerInProgram(
+            program.env, draws, standing, program.example, program.num_listed
+        )
         data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
-        assert sampler.plan == whole.plan
+        assert sampler.plan == program.plan
         state, metrics = _checked_update(algorithm, state, data)
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
         return strongly_typed((state, sampler.standing)), (metrics, tuple(sampler.outcomes))
@@ -297,7 +301,7 @@ def _mean(column: np.ndarray) -> float:
     return int(column[-1]) if column.dtype.kind in "iu" else float(np.mean(column))
 
 
-def there(metrics: Metrics) -> Metrics:
+def without_absent(metrics: Metrics) -> Metrics:
     """The figures that are not absent."""
     return {name: x for name, x in metrics.items() if x is None or x != ABSENT}
 
@@ -322,10 +326,10 @@ def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tu
     before = dict(vars(algorithm))
     result = algorithm.update(state, data)
     after = vars(algorithm)
-    kept = [name for name in after if name not in before or before[name] is not after[name]]
+    assigned = [name for name in after if name not in before or before[name] is not after[name]]
     check(
-        not kept,
-        f"update sets self.{', self.'.join(kept)}, which a compiled program forgets: what it "
+        not assigned,
+        f"update sets self.{', self.'.join(assigned)}, which a compiled program forgets: what it "
         "learns belongs in the state",
     )
     pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)

@@ -12,7 +12,7 @@ from pathlib import Path
 from adaptax.core.files import own_folder
 
 MAX_BYTES = 2**30
-"""Of kept programs, beyond which JAX drops those not used for longest; one takes 20 to 300 kB."""
+"""Bytes of kept programs beyond which JAX drops the least recently used; one takes 20 to 300 kB."""
 MIN_SECONDS = 0.1
 """A program that compiles faster is not kept."""
 

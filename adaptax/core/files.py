@@ -16,7 +16,7 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_BYTES = 2**32
-"""Of a file that is read as a whole; ours are far smaller."""
+"""Most bytes of a file that is read as a whole; ours are far smaller."""
 
 
 def read_plain(path: Path, most: int = MOST_BYTES) -> bytes:

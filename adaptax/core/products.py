@@ -19,8 +19,8 @@ updates a second on two cores, where YNNPACK's threads take the time of both and
 one, and 1.1 times as many on one; with 64 rows DQN makes 0.7 times as many.
 """
 LEAST_SIZE, MOST_NUMBERS = 64, 2**18
-"""Of a matrix, in both directions and in all, to be transposed before a product: small ones are
-not worth it, and large ones leave the cache."""
+"""Least rows and columns, and most numbers, of a matrix that is transposed before a product: small
+ones are not worth it, and large ones leave the cache."""
 
 
 def product_options(num_rows: int) -> dict[str, str]:

@@ -39,7 +39,7 @@ _PREFIX = "iteration-"
 _TREE, _ARRAYS, _ARRAY = "tree.json", "arrays.npz", "<array>"
 GONE = (FileNotFoundError, NotADirectoryError)
 DAMAGE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.EISDIR)
-"""Of what is in a file's place, or its size."""
+"""Error codes that come of what is in a file's place, or of its size."""
 PLAIN = "numbers, strings, arrays, and lists and dicts of such, whose keys are strings"
 """What snapshots hold."""
 LOCK = "lock"

@@ -18,7 +18,7 @@ from adaptax.envs.pools.pool import Pool
 from adaptax.envs.task import Task, TaskDistribution
 
 DRAWN = 256
-"""Of training tasks that cannot be listed, those that test tasks are compared with."""
+"""Training tasks drawn to compare test tasks with, where training tasks cannot be listed."""
 
 
 @dataclass(frozen=True)

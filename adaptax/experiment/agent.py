@@ -123,8 +123,8 @@ class Agent:
     def observe(self, carry: Carry, step: Step) -> Carry:
         """The carry after the step that the last action led to.
 
-        Of `step` it takes `reward`, `next_obs`, `terminated` and `truncated`; what it saw and chose
-        it knows, as its own scale has it.
+        Of `step` it takes `reward`, `next_obs`, `terminated` and `truncated`; it knows observation
+        and action from `act`, as the algorithm has them.
         """
         check_kind(carry, Carry, "observe(carry, step)")
         check(carry.chosen is not None, "observe comes after act")
@@ -183,7 +183,7 @@ class Agent:
         )
 
     def adapt(self, history: Sequence[Rollout]) -> Agent:
-        """The agent after what it saw of its task in `history`, oldest first; this one stays."""
+        """The agent adapted to its task by `history`, oldest first; this agent stays as it is."""
         check(
             isinstance(history, Sequence)
             and len(history) > 0

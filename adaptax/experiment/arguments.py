@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import io
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
@@ -16,7 +15,6 @@ from tyro.conf import Positional
 
 from adaptax.core.errors import ConfigError
 from adaptax.experiment.choices import Metric, VideoFormat, Where
-from adaptax.experiment.console import WARNING, say
 
 C = TypeVar("C")
 Import = Annotated[str | None, tyro.conf.arg(name="import", metavar="MODULE")]
@@ -348,9 +346,3 @@ def flag_value(args: Sequence[str], flag: str) -> str | None:
         if name.replace("-", "_") == flag.replace("-", "_"):
             return value if equals else "".join(args[i + 1 : i + 2])
     return None
-
-
-def one_line_warning(message: Warning | str, *about: Any, **more: Any) -> None:
-    """Show a warning as one line on stderr; takes the place of `warnings.showwarning`."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its warnings
-    say(f"{WARNING}{text}", sys.stderr)

@@ -16,7 +16,7 @@ from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.logger import Row, by_last_protocol
-from adaptax.experiment.train_command import from_python, train_command
+from adaptax.experiment.reproduce import command_of, from_python
 
 
 def card(
@@ -144,7 +144,7 @@ def _training(config: dict[str, Any], row: Row, progress: Sequence[Row]) -> str:
     seed, versions = config["trainer"].get("seed", 0), config.get("versions", {})
     minutes = progress[-1]["seconds"] / 60 if progress else 0.0
     exact = ", ".join(f"{package} {number}" for package, number in versions.items())
-    what = f"of what this\ncommand trains:\n\n```sh\n{train_command(config, [seed])}\n```"
+    what = f"of what this\ncommand trains:\n\n```sh\n{command_of(config, [seed])}\n```"
     if told := from_python(config):
         what = f"seed {seed}.\n{told}"
     return f"""## Training

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +18,9 @@ from adaptax.core.errors import (
     AdaptaxError,
     ConfigError,
     check,
-    one_line,
-    out_of_memory,
     unknown_name,
 )
 from adaptax.core.imports import permit
-from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.arguments import (
     CompareArgs,
     DoctorArgs,
@@ -41,10 +36,10 @@ from adaptax.experiment.arguments import (
     VideoArgs,
     flag_value,
     full_flag,
-    one_line_warning,
     parse,
 )
-from adaptax.experiment.console import ERROR, say, settle, shell_command
+from adaptax.experiment.console import say, settle, shell_command
+from adaptax.experiment.process import in_one_line, set_up_process
 from adaptax.experiment.stop_signals import (
     INTERRUPTED,
     end_process,
@@ -119,44 +114,6 @@ def _obey(command: str, args: list[str]) -> None:
             COMMANDS[command](args[1:])
         else:
             raise unknown_name("command", command, COMMANDS)
-
-
-@contextlib.contextmanager
-def in_one_line(*, trains: bool) -> Iterator[None]:
-    """Have warnings and errors that a person can act on be one line, and end the process.
-
-    What trains does not end because nobody takes what it prints; of all else that is what it was
-    asked for.
-    """
-    warnings.showwarning = one_line_warning
-    try:
-        yield
-        if not trains and sys.stdout is not None:
-            sys.stdout.flush()
-    except AdaptaxError as error:
-        say(f"{ERROR}{error}", sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader, `head` for example, has gone
-        if trains:  # whose output does not end it: something else has
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        if trains or error.filename is not None or error.errno not in FULL:
-            raise
-        say(f"{ERROR}cannot write the output: {error.strerror}", sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt as stop:
-        say(f"{ERROR}{stop if stop.args else 'interrupted'}", sys.stderr)
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        needless = "fewer lanes or tasks, smaller batches or networks need less"
-        say(f"{ERROR}out of memory: {one_line(error)}; {needless}", sys.stderr)
-        sys.exit(2)
-    finally:
-        settle(sys.stdout)
-        settle(sys.stderr)
 
 
 def list_command(args: list[str]) -> None:
@@ -608,8 +565,6 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 HELP = {"-h", "--help"}
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Of a disk that takes no more."""
 TOGETHER = "--on ray trains the seeds of a group"
 TRAINING = ("train", "sweep", "resume")
 WRITING = ("plot", "compare", "report", "video", "export", "import")
@@ -684,19 +639,6 @@ def _cores_for(run_dir: Path, num_cores: int | None) -> int | None:
         return num_cores
     warnings.warn(f"{run_dir} was to have {num_cores} cores; here are {here}", stacklevel=2)
     return here
-
-
-def set_up_process(num_cores: int | None) -> None:
-    """What has to come before JAX computes anything."""
-    from adaptax.core.devices import check_platform, make_every_core_a_device
-
-    keep_freed_memory()
-    if num_cores is not None:
-        from adaptax.experiment.cores import take_cores
-
-        take_cores(num_cores)
-    make_every_core_a_device()
-    check_platform()
 
 
 def _load(run_dir: str, consequence: str, names: Sequence[str], **changes: Any) -> Any:

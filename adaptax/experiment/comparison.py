@@ -57,7 +57,7 @@ INTERVALS: dict[str, Drawn] = {
 COLUMNS = {"return": "returns", "success": "success"}
 """By metric, the figures of a task in a row of evaluations."""
 LEARNED = 0.9
-"""Share of the way from the untrained agents to the best group that the threshold stands at."""
+"""How far the default threshold lies on the way from the untrained agents to the best group."""
 NUM_LEVELS = 51
 """Scores at which a performance profile is known."""
 FEW_SEEDS = 5
@@ -205,7 +205,7 @@ def _classes(row: Row) -> list[str] | None:
 
 
 def _scores(group: RunGroup, metric: Metric) -> np.ndarray:
-    """Of each run on each task, [runs, tasks]."""
+    """The score of each run on each task, [runs, tasks]."""
     return np.array([_task_scores(run, metric) for run in group.runs], np.float64)
 
 
@@ -291,7 +291,7 @@ def _steps_to(group: RunGroup, metric: Metric, threshold: float | None) -> Recor
 
 
 def _seconds(run: Run) -> float | None:
-    """Of training, without evaluations and snapshots."""
+    """Seconds of training, without evaluations and snapshots."""
     rows = read_rows(run.directory / PROGRESS)
     seconds = rows[-1].get("seconds") if rows else None
     return seconds if is_figure(seconds) else None

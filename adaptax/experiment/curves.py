@@ -230,7 +230,7 @@ Returns = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def training_returns(run: Run) -> Returns:
-    """Of the first and last training episode on a task, or of all."""
+    """Returns of the first and last training episode on a task, or of all episodes."""
     returns = _all_training_returns(run)
     if LAST_EPISODE in returns:
         del returns[ALL_EPISODES]
@@ -238,7 +238,7 @@ def training_returns(run: Run) -> Returns:
 
 
 def _all_training_returns(run: Run) -> Returns:
-    """Of all episodes, and of the first and last on a task where every row has them."""
+    """Returns of all episodes, and of the first and last on a task where every row has them."""
     rows = checked_rows(run.directory / PROGRESS, _is_training)
     pairs = [episode_returns(row) for row in rows]
     every = [row.get("train/return") for row in rows]
@@ -266,7 +266,7 @@ def training_curves(runs: Sequence[Run]) -> list[Curve]:
 
 
 def evaluation_curve(run: Run, episode: int) -> Curve:
-    """Held-out return over steps of one episode of those on a task, counted as list items are."""
+    """Held-out return over steps, of the episodes at index `episode` on each task; -1: the last."""
     steps = [row["num_steps"] for row in run.evaluations]
     return _curve(steps, [row["episodes"][episode] for row in run.evaluations])
 

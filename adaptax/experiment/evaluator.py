@@ -37,21 +37,21 @@ class EvaluatorConfig:
     """The protocol of an evaluation."""
 
     num_tasks: int | None = None
-    """Test tasks, the first of the suite's; by default 20, all of fewer, or one of each of more
-    than 20 classes."""
+    """Test tasks, the first of the suite's. Default: 20, rounded up to equally many of each class;
+    all where there are fewer."""
     num_lanes: int | None = None
     """Lanes on each task, averaged: independent runs or, for an algorithm of the MAML family, the
     episodes of one gradient step. By default what the algorithm adapts with, 1 for most, and 20
     where the suite has a single task."""
     num_episodes: int | None = None
-    """Episodes in a row on each task; by default what the suite's protocol says, or as many as the
-    algorithm is trained on where these are fewer, one of which is a test's."""
+    """Episodes in a row on each task. Default: the suite's protocol, but no more than the algorithm
+    trains on (one less where test episodes follow)."""
     num_exploration_episodes: int = 1
-    """How many of these pass before the agent adapts for the first time, as it does after each one
-    from then on. More than 1 is for those that infer their task from all episodes, as pearl."""
+    """Episodes before the agent first adapts; from then on it adapts after each. More than 1 is for
+    algorithms that infer their task from all episodes so far, such as pearl."""
     num_test_episodes: int | None = None
-    """Episodes of the agent after those, each from where they left it; by default as many as the
-    suite's protocol says: none but for Meta-World."""
+    """Test episodes after those in a row, each by the agent as it adapted to these. Default: the
+    suite's protocol, which is none except for Meta-World."""
     deterministic: bool = False
     """Whether to act by the mode of the policy rather than draw from it."""
 

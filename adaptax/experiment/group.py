@@ -26,7 +26,7 @@ from typing import Any
 import jax
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.program import Whole, stacked, unstacked, whole_of
+from adaptax.algorithms.program import IterationProgram, iteration_program, stacked, unstacked
 from adaptax.core.config import as_integer
 from adaptax.core.cores import usable_cores
 from adaptax.core.errors import (
@@ -114,7 +114,7 @@ class Group:
         algorithm = self.members[0].algorithm
         if not (algorithm.traceable and algorithm.collects_in_program):
             return False
-        return self._whole(jax.eval_shape(algorithm.init, named_key(0, "init"))) is not None
+        return self._program(jax.eval_shape(algorithm.init, named_key(0, "init"))) is not None
 
     def run(self) -> list[Metrics]:
         """Train all members from the start; the last row of each one's `progress.jsonl`.
@@ -168,7 +168,7 @@ class Group:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was asked to end before its end."""
+        """Whether it was asked to stop before a limit was reached."""
         return self._interrupted
 
     def close(self) -> None:
@@ -285,12 +285,14 @@ class Group:
         """Have the next rows of these members, or the error of one that fails."""
         members = [self.members[i] for i in places]
         learners = [member.learner for member in members]
-        whole = self._whole(members[0].state)
-        if len(self.members) > 1 and whole is not None:
+        program = self._program(members[0].state)
+        if len(self.members) > 1 and program is not None:
             before = [learner.sampler.save() for learner in learners]
-            num = min(learner.num_at_once(limits, whole) for learner in learners)
+            num = min(learner.num_at_once(limits, program) for learner in learners)
             try:
-                self._answers = dict(zip(places, self._together(whole, learners, num), strict=True))
+                self._answers = dict(
+                    zip(places, self._together(program, learners, num), strict=True)
+                )
                 return
             except (NotFinite, EnvironmentFault):
                 for learner, saved in zip(learners, before, strict=True):
@@ -306,20 +308,20 @@ class Group:
             except Exception as error:
                 self._answers[i] = error
 
-    def _whole(self, state: PyTree) -> Whole | None:
+    def _program(self, state: PyTree) -> IterationProgram | None:
         """Iterations of all members as one program, if they can be."""
         first = self.members[0]
         if not self._are_alike:
             return None
-        return whole_of(first.algorithm, state, first.sampler, beside_others=True)
+        return iteration_program(first.algorithm, state, first.sampler, beside_others=True)
 
     def _made(
-        self, whole: Whole, learners: list[Learner], num: int
+        self, program: IterationProgram, learners: list[Learner], num: int
     ) -> list[tuple[PyTree, list[Metrics], list[Counted]]]:
         """What so many iterations of all members come to."""
 
         def one(learner: Learner) -> tuple[PyTree, list[Metrics], list[Counted]]:
-            return whole.run(learner.algorithm, learner.state, learner.sampler, num, learner.keep)
+            return program.run(learner.algorithm, learner.state, learner.sampler, num, learner.keep)
 
         if jax.default_backend() == "cpu":
             # The first goes ahead, or each would compile the program.
@@ -337,14 +339,16 @@ class Group:
 
         algorithms, states = stacked([(learner.algorithm, learner.state) for learner in learners])
         samplers = [learner.sampler for learner in learners]
-        states, figures = whole.run_together(algorithms, states, samplers, num, keep)
+        states, figures = program.run_together(algorithms, states, samplers, num, keep)
         each = zip(unstacked(states, len(learners)), figures, strict=True)
         return [(state, *own) for state, own in each]
 
-    def _together(self, whole: Whole, learners: list[Learner], num: int) -> list[list[Metrics]]:
+    def _together(
+        self, program: IterationProgram, learners: list[Learner], num: int
+    ) -> list[list[Metrics]]:
         """The rows of so many iterations of all members."""
         started = time.perf_counter()
-        made = self._made(whole, learners, num)
+        made = self._made(program, learners, num)
         seconds = time.perf_counter() - started
         for learner, (state, metrics, _) in zip(learners, made, strict=True):
             learner.check(state, metrics)  # all of them, before any takes its own
@@ -371,11 +375,11 @@ class Group:
 
     @property
     def is_held(self) -> bool:
-        """Whether the folder holds another group yet, whose place this one is to take."""
+        """Whether the folder still holds the group that this one is to replace."""
         return self._replaces and (self.run_dir / NEXT_GROUP).exists()
 
     def how_to_go_on(self, from_python: str = ANEW) -> str:
-        """What there is to go on from, after an end before the end; `from_python` without names."""
+        """How to go on after an early end, in words; `from_python` where no command can."""
         if self.is_held:
             return f"{self.run_dir} holds the group that it held before"
         return f"go on with: {self._way_on(from_python)}"

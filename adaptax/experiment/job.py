@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from adaptax.algorithms.base import Algorithm
+from adaptax.core.compilation import keep_compiled_programs
 from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import recorded_algorithm, recorded_suite
 from adaptax.experiment.group import Group, member_dir, replace_group
+from adaptax.experiment.jobs import end_with_parent
+from adaptax.experiment.process import in_one_line, set_up_process
 from adaptax.experiment.run_dir import locked
+from adaptax.experiment.stop_signals import INTERRUPTED, own_process
 from adaptax.experiment.trainer import Trainer
 from adaptax.experiment.trainer_config import TrainerConfig
 
@@ -99,11 +103,6 @@ def _wait_until_free(run_dir: Path) -> None:
 
 def main() -> None:
     """The program."""
-    from adaptax.core.compilation import keep_compiled_programs
-    from adaptax.experiment.cli import in_one_line, set_up_process
-    from adaptax.experiment.jobs import end_with_parent
-    from adaptax.experiment.stop_signals import INTERRUPTED, own_process
-
     end_with_parent()
     own_process()
     with in_one_line(trains=True):

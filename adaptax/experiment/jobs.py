@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     code: int
     said: str
     warned: Sequence[str] = ()
-    """Of what, each once."""
+    """What it warned of, each once."""
 
     @property
     def was_cut_off(self) -> bool:

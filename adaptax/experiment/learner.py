@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.algorithms.base import Algorithm, Metrics
-from adaptax.algorithms.program import Whole, whole_of
+from adaptax.algorithms.program import IterationProgram, iteration_program
 from adaptax.core.errors import EnvironmentFault, NotFinite
 from adaptax.core.experience import PyTree
 from adaptax.core.finite import not_finite
@@ -22,7 +22,7 @@ from adaptax.sampling.draws import Counted
 from adaptax.sampling.sampler import Sampler
 
 MOST_SECONDS = 0.5
-"""Of one call of several iterations, after which signals and limits are looked at."""
+"""Most seconds of one call of several iterations; signals and limits are looked at after it."""
 MOST_SKIPPED = 10
 """Iterations in a row that may be skipped before it counts as a fault that does not go away."""
 
@@ -39,7 +39,7 @@ class Learner:
         self.begin(None)
 
     def begin(self, state: PyTree) -> None:
-        """Be before the first iteration, with `state` to begin with."""
+        """Reset to before the first iteration, starting from `state`."""
         self.state = state
         self.iteration, self.seconds = 0, 0.0
         """Iterations done, and what they took."""
@@ -84,37 +84,44 @@ class Learner:
 
         `before` is what the sampler has just saved.
         """
-        whole = whole_of(self.algorithm, self.state, self.sampler)
-        num = self.num_at_once(limits, whole)
-        if whole is not None and num > 1:
+        program = iteration_program(self.algorithm, self.state, self.sampler)
+        num = self.num_at_once(limits, program)
+        if program is not None and num > 1:
             try:
-                return self._many_iterations(whole, num)
+                return self._many_iterations(program, num)
             except (NotFinite, EnvironmentFault):
                 self.sampler.restore(before)
                 self._num_alone = num  # one of these goes wrong
         self._num_alone = max(self._num_alone - 1, 0)
         return [self._one_iteration()]
 
-    def num_at_once(self, limits: dict[str, float], whole: Whole | None) -> int:
+    def num_at_once(self, limits: dict[str, float], program: IterationProgram | None) -> int:
         """Iterations to make in one call: none that must not be, and no more than half a second."""
-        if whole is None or whole.most == 1 or self._num_alone or self.iteration == 0:
+        if (
+            program is None
+            or program.iterations_per_call == 1
+            or self._num_alone
+            or self.iteration == 0
+        ):
             return 1
         if self.one_by_one:
             return 1
         config = self.config
         intervals = [i for i in (config.snapshot_interval, config.evaluation_interval) if i]
-        room = [whole.most, *(i - self.iteration % i for i in intervals)]
+        room = [program.iterations_per_call, *(i - self.iteration % i for i in intervals)]
         seconds = min(MOST_SECONDS, limits.get("seconds", np.inf) - self.seconds)
         room.append(int(seconds / max(self._seconds_each, 1e-6)))
         if "iteration" in limits:
             room.append(int(limits["iteration"]) - self.iteration)
         if "num_steps" in limits:
-            room.append(int(limits["num_steps"] - self.sampler.num_steps) // whole.most_steps)
+            room.append(
+                int(limits["num_steps"] - self.sampler.num_steps) // program.steps_per_iteration
+            )
         return max(min(room), 1)
 
-    def _many_iterations(self, whole: Whole, num: int) -> list[Metrics]:
+    def _many_iterations(self, program: IterationProgram, num: int) -> list[Metrics]:
         started = time.perf_counter()
-        state, metrics, counted = whole.run(self.algorithm, self.state, self.sampler, num)
+        state, metrics, counted = program.run(self.algorithm, self.state, self.sampler, num)
         self.check(state, metrics)
         return self.take(state, metrics, counted, time.perf_counter() - started)
 
@@ -182,7 +189,10 @@ class Learner:
         return {f"train/{name}": _number(value) for name, value in metrics.items()}
 
     def keep(self, state: PyTree) -> None:
-        """Have what is left of the state before the iteration, to go on from should it fail."""
+        """Keep a state to go back to if the iteration fails.
+
+        It is the one before the iteration, with what its replays still hold.
+        """
         self.state = state
 
     def _skip(self, error: NotFinite) -> Metrics:

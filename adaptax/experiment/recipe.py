@@ -62,7 +62,8 @@ class Measured:
     low: float
     high: float
     minutes: float
-    """Of processor time of a run on one core, start and evaluations included: median over seeds."""
+    """Minutes of processor time of a run on one core, start and evaluations included: the median
+    over seeds."""
     machine: str
 
 
@@ -84,7 +85,7 @@ class Recipe:
     """Settings of algorithm, suite and trainer, by name."""
 
     name: str
-    """Of one of ours; of another its file."""
+    """Name of a recipe that comes with adaptax, or the path of a recipe's file."""
     about: About
     algorithm: dict[str, Any] = field(default_factory=dict)
     suite: dict[str, Any] = field(default_factory=dict)
@@ -125,7 +126,7 @@ class Recipe:
         """
         if not self._ends_otherwise(limits):
             return {}
-        from adaptax.learning.minibatches import iterations_within, over_the_run  # which take JAX
+        from adaptax.learning.schedules import iterations_within, over_the_run  # which take JAX
 
         in_steps = iterations_within(config, None, 1) is not None
         length = iterations_within(config, *(self.trainer.get(name) for name in LIMITS[:2]))

@@ -41,16 +41,16 @@ from adaptax.experiment.report_figures import (
     points_figure,
 )
 from adaptax.experiment.report_page import Figure, page, plot, table
-from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, videos_of, writing
-from adaptax.experiment.sweep_report import sweep_section
-from adaptax.experiment.train_command import (
+from adaptax.experiment.reproduce import (
+    command_of,
     differing_from,
     from_python,
     recipe_of,
     setting_words,
-    train_command,
     trainings,
 )
+from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, videos_of, writing
+from adaptax.experiment.sweep_report import sweep_section
 
 BEFORE = "before training"
 MOST_PARAMETERS = 3
@@ -314,7 +314,7 @@ them; over seeds it is Student's interval.
 def _training(config: dict[str, Any], seeds: Sequence[int]) -> str:
     """What trained these seeds: recipe, command, settings."""
     recipe, names = recipe_of(config)
-    told, command = from_python(config), train_command(config, seeds)
+    told, command = from_python(config), command_of(config, seeds)
     how = f"<p>{escape(told)}</p>" if told else f"<pre>{escape(command)}</pre>"
     changed = [(name, setting_words(x)) for name, x in differing_from(recipe, config)]
     usual = "those of the recipe" if recipe is not CLASS_DEFAULTS else "the defaults"

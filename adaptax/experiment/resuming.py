@@ -16,7 +16,7 @@ from adaptax.experiment.logger import read_rows
 from adaptax.experiment.recipe import LIMITS
 from adaptax.experiment.run_dir import EVALUATIONS, recorded_config
 from adaptax.experiment.trainer_config import TrainerConfig
-from adaptax.learning.minibatches import at_zero_after, iterations_within
+from adaptax.learning.schedules import at_zero_after, iterations_within
 
 
 def check_alike(

@@ -44,7 +44,7 @@ class RunStore:
         self._hold: Hold | None = None
 
     def renew(self) -> None:
-        """Be as before any run."""
+        """Start fresh logs and forget the last failed snapshot, before a run with this object."""
         self.log = RunLog(self._folder, check=self._check_hold)
         self.unsaved = None
 
@@ -75,7 +75,10 @@ class RunStore:
             begin_run(self._folder, self.recorded)
 
     def go_on(self, description: dict[str, Any], iteration: int, evaluated: int) -> None:
-        """Go on after an iteration, and evaluations up to `evaluated`; what is of later goes."""
+        """Continue after `iteration`, with `description` as the new `config.json`.
+
+        Deletes snapshots and rows after it, and evaluations after `evaluated`.
+        """
         self.describe(description)
         self.snapshots.discard_after(iteration)
         self.log.truncate(iteration, evaluated)
@@ -93,8 +96,9 @@ class RunStore:
     def save(self, iteration: int, tree: Callable[[], PyTree], score: float | None) -> None:
         """Write a snapshot, or warn that it could not be; it never is ahead of the log.
 
-        One that there is of this iteration stays: it knows all that this one would, and a replay
-        that an iteration has since begun to overwrite, and is at no moment away.
+        An existing snapshot of this iteration is kept: it holds the same state, with replay rows
+        that the next iteration may have begun to overwrite, and replacing it would leave a moment
+        without any.
         """
         check(self._hold is not None, "no run is under way that a snapshot could be of")
         if self.log.held:  # what it would replace is of another run

@@ -243,7 +243,7 @@ class Sweep:
         winner = self._winner()
         if winner is None:
             return self._write()
-        write_whole(self.run_dir / RECIPE, recipe(self.plan, winner["settings"]).encode())
+        write_whole(self.run_dir / RECIPE, recipe_toml(self.plan, winner["settings"]).encode())
         return self._write({**self.found(), "winner": winner})
 
     def _opened(self) -> Study:
@@ -517,8 +517,8 @@ def figure(scores: Sequence[float]) -> Record:
     return {"mean": sum(scores) / len(scores), "ci": interval, "of_seeds": list(scores)}
 
 
-def recipe(plan: Plan, settings: Settings) -> str:
-    """The settings of a training with others, as the TOML of a recipe: those that no default is."""
+def recipe_toml(plan: Plan, settings: Settings) -> str:
+    """The plan's training with these `settings`, as the TOML of a recipe; defaults are left out."""
     training = plan.training
     algorithm, suite = training.algorithm, training.suite
     seeds = " ".join(map(str, plan.seeds))

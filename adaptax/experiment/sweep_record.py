@@ -30,7 +30,7 @@ class Plan:
     space: Space
     num_trials: int
     seeds: tuple[int, ...]
-    """Of every trial."""
+    """Seeds of every trial."""
     winner_seeds: tuple[int, ...]
     metric: Metric
     prune: bool

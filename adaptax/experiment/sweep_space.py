@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 Dimension = dict[str, Any]
-"""Of a setting either `low`, `high` and `log`, or `choices`."""
+"""What a setting is searched among: either `low`, `high` and `log`, or `choices`."""
 Space = dict[str, Dimension]
 KEYS = ("low", "high", "log", "choices")
 ROOM = "algorithm"

@@ -55,14 +55,15 @@ from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_sig
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_cut_episodes, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_resumable
-from adaptax.learning.minibatches import iterations_within, over_the_run
+from adaptax.learning.schedules import iterations_within, over_the_run
 from adaptax.sampling.sampler import Sampler
 
 __all__ = ["Trainer", "TrainerConfig"]
 
 Training = Generator[dict[str, float], list[Metrics], Metrics]
-"""Training but for its iterations: yields the limits, takes the rows of one or more, and gives the
-last row in the end."""
+"""A run as a generator: yields the limits, is sent the rows of iterations that the caller has made
+within them (`some_iterations`), and returns the last row. `Trainer` drives one, `Group` one a
+seed."""
 ELSEWHERE = "choose another --run-dir to begin with what it has learned"
 
 
@@ -165,7 +166,7 @@ class Trainer:
             raise
 
     def from_the_start(self) -> Training:
-        """A run, but for its iterations: it asks for some, and takes their rows."""
+        """The run from its start, as a `Training`."""
         overwrite = self.config.overwrite
         self._renew()
         self._check_apart()
@@ -181,7 +182,7 @@ class Trainer:
             return (yield from self._train())
 
     def from_snapshot(self) -> Training:
-        """A run that goes on from its newest snapshot, but for its iterations."""
+        """The run from its newest snapshot on, as a `Training`."""
         if not self.run_dir.is_dir():
             raise AdaptaxError(f"{self.run_dir} holds no run")
         self._renew()
@@ -267,9 +268,9 @@ class Trainer:
     def load(self, *, episodes: bool = False, best: bool = False) -> None:
         """Take state and counters from the newest readable snapshot, to evaluate or to act.
 
-        With `best` from the one with the highest return in training. `episodes`: with those of
-        training that are under way, which only training goes on with, and which not every
-        environment can take up again.
+        With `best` from the one with the highest return in training. `episodes`: also take up the
+        episodes of training that were under way, which only further training needs and not every
+        environment can restore.
         """
         refuse_links(self.run_dir)
         self.store.describe(recorded_config(self.run_dir))
@@ -304,7 +305,7 @@ class Trainer:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was asked to end before its end."""
+        """Whether it was asked to stop before a limit was reached."""
         return self._interrupted
 
     @property
@@ -507,7 +508,7 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
 
 
 def whats_next(run_dir: Path, from_python: str = "") -> str:
-    """What there is to do with what a run or a group has left; evaluation `from_python` only."""
+    """What to do next with a finished run or group; `from_python`, if any, replaces `evaluate`."""
     plot = shell_command("plot", run_dir)
     if from_python:
         return f"{run_dir} is done; next: {plot}; from Python {from_python}"

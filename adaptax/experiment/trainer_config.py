@@ -15,10 +15,10 @@ from adaptax.experiment.evaluator import EvaluatorConfig
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 DEFAULT_ITERATIONS = 100
-"""Of a run that has no limit."""
+"""Iterations of a run that has no limit."""
 A_DAY = 24 * 3600
 MOST_STEPS_A_SECOND = 10**6
-"""Which only the fastest environments take."""
+"""Environment steps a second that only the fastest environments reach."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class TrainerConfig:
     """Directory of a run whose networks to begin with, instead of fresh ones; they must fit."""
     recipe: str | None = None
     """Where settings that are not given come from: a recipe of `adaptax list --recipes`, a file, or
-    none, which are the defaults; by default the recipe for this algorithm on this suite. `train`
-    takes it, and puts its name here."""
+    none, which are the defaults; by default the recipe for this algorithm on this suite. Read by
+    `adaptax train`, `adaptax.train` and sweeps; a `Trainer` made by hand only records it."""
     num_iterations: int | None = None
     """Iterations in all; 100 where no limit is given."""
     num_steps: int | None = None
@@ -58,7 +58,9 @@ class TrainerConfig:
     quiet: bool = False
     """No progress on the console."""
     num_cores: int | None = None
-    """Cores to take, which no other run that takes cores has; None: all, shared with all others."""
+    """Cores to bind the process to, none of which another run has taken likewise; None: all, shared
+    with all others. For the command line, which binds the process before JAX starts; training from
+    Python only records it."""
     overwrite: bool = False
     """Replace the run that the directory holds, once this one has done its first iteration."""
     on_nan: Literal["stop", "skip"] = "stop"

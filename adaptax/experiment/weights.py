@@ -18,7 +18,7 @@ WEIGHTS_ONLY = "weights_only"
 
 
 def weights_of(algorithm: Kind, saved: dict[str, Any]) -> dict[str, Any]:
-    """Of the leaves of a state by their path those that `actor` and `adapt` need."""
+    """The leaves, by path, that `actor` and `adapt` need."""
     return {name: leaf for name, leaf in saved.items() if _is_weight(algorithm, name)}
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from adaptax.core import rng
 
 MIN_VARIANCE = 1e-7
-"""Of one token's factor (the authors' code)."""
+"""Least variance of one token's factor (the authors' code)."""
 
 
 @jax.tree_util.register_dataclass

@@ -58,7 +58,7 @@ def _next(h: jax.Array, gate: Any, own: Any, bias: jax.Array) -> jax.Array:
 
 
 def _cleared(x: jax.Array, where: jax.Array | None) -> jax.Array:
-    """X [..., H] with zero rows where the mask [...], if there is one, is True."""
+    """The array [..., H] with zero rows where the mask [...], if there is one, is True."""
     return x if where is None else jnp.where(where[..., None], 0.0, x)
 
 

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 ROUNDING = 2e-6
-"""Of a mean: what it may be off by in single precision, so that equal numbers seem to vary."""
+"""Relative rounding error of a mean in single precision: equal numbers may be so far from it."""
 LEAST_VARIANCE = 1e-8
-"""Or the first reward of many zeros would be a huge one."""
+"""Variance up to which numbers count as constant; else the first reward after many zeros would be
+divided by almost nothing."""
 
 
 def usable_std(mean: jax.Array, variance: jax.Array) -> jax.Array:
@@ -19,10 +20,10 @@ def usable_std(mean: jax.Array, variance: jax.Array) -> jax.Array:
 
 @jax.custom_batching.custom_vmap
 def anywhere(mask: jax.Array) -> jax.Array:
-    """Whether any entry is True, in any of those that `vmap` runs side by side.
+    """Whether any entry is True, under `vmap` in any element of the batch.
 
-    What comes out is not batched, so that a `cond` or a `while_loop` by it stays one; the branch
-    must leave alone, by the mask, what it does not concern.
+    The result is not batched, so that a `cond` or a `while_loop` on it remains one; its branch must
+    use the mask to leave all other elements as they are.
     """
     return jnp.any(mask)
 

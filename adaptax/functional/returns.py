@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptax.core.experience import Array
+
 ArrayT = TypeVar("ArrayT", jax.Array, np.ndarray)
 
 
@@ -73,6 +75,15 @@ def episode_index(terminated: ArrayT, truncated: ArrayT) -> ArrayT:
     """For every step the number [..., T] of episodes that ended before it in its lane."""
     ends = (terminated | truncated).astype(np.int32)
     return ends.cumsum(-1) - ends
+
+
+def time_in_episode(terminated: Array, truncated: Array) -> jax.Array:
+    """Steps since the episode's start, int [..., T], where lanes [..., T] hold whole episodes."""
+    ends = terminated | truncated
+    steps = jnp.arange(ends.shape[-1])
+    starts = jnp.where(ends, steps + 1, 0)
+    first = jnp.concatenate([jnp.zeros_like(starts[..., :1]), starts[..., :-1]], axis=-1)
+    return steps - jax.lax.cummax(first, axis=first.ndim - 1)
 
 
 def returns_so_far(reward: jax.Array, ends: jax.Array, start: jax.Array) -> jax.Array:

@@ -21,15 +21,6 @@ _TRIES = 5
 """Ridges that a fit may try."""
 
 
-def time_in_episode(terminated: Array, truncated: Array) -> jax.Array:
-    """Steps since the episode's start, int [..., T], where lanes [..., T] hold whole episodes."""
-    ends = terminated | truncated
-    steps = jnp.arange(ends.shape[-1])
-    starts = jnp.where(ends, steps + 1, 0)
-    first = jnp.concatenate([jnp.zeros_like(starts[..., :1]), starts[..., :-1]], axis=-1)
-    return steps - jax.lax.cummax(first, axis=first.ndim - 1)
-
-
 @jax.enable_x64(True)
 def linear_features(
     obs: Array, time: Array, valid: Array, time_scale: float = TIME_SCALE

@@ -19,16 +19,16 @@ from adaptax.learning.estimator import network_values
 from adaptax.learning.sequences import Batch, Sequences
 
 
-class Critic(Protocol):
-    """What says how much observations are worth."""
+class ValueSource(Protocol):
+    """Where values come from, and the loss of the network's value output."""
 
     def values(
         self, network: Any, params: PyTree, sequences: Sequences
     ) -> tuple[jax.Array, jax.Array]:
         """Values [B, T] of every observation, and of what is seen after every step."""
 
-    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
-        """The loss at each step, axes those of `part.valid`, of what the network says there."""
+    def errors(self, output: jax.Array, batch: Batch) -> jax.Array:
+        """The loss at each step, axes those of `batch.valid`, of what the network says there."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class ValueNetwork:
         """What the network says."""
         return network_values(network, params, sequences)
 
-    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+    def errors(self, output: jax.Array, batch: Batch) -> jax.Array:
         """Half the squared error from the target, clipped or not."""
         if self.clip_range is None:
-            return squared_value_loss(output, part.target)
-        return clipped_value_loss(output, part.value, part.target, self.clip_range)
+            return squared_value_loss(output, batch.target)
+        return clipped_value_loss(output, batch.value, batch.target, self.clip_range)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class TwoHotNetwork:
         )
         return value, next_value
 
-    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
+    def errors(self, output: jax.Array, batch: Batch) -> jax.Array:
         """Cross-entropies in nats from the two-hot of the target."""
-        return two_hot_loss(output, part.target, self.bins)
+        return two_hot_loss(output, batch.target, self.bins)
 
     def _logits(self, output: jax.Array, valid: jax.Array) -> jax.Array:
         expected = (*valid.shape, len(self.bins))
@@ -83,10 +83,10 @@ class TwoHotNetwork:
 class LinearBaseline:
     """A linear fit to the returns of all trials at once, in place of a network.
 
-    Its features are those of the MAML family's baselines, of what the agent sees and of the time in
-    the trial, here in units of the longest trial: powers of thousands of steps are badly
-    conditioned. It is fitted anew to the trials that it then says the values of, whose returns end
-    with them or where they are cut.
+    It is fitted to the Monte-Carlo returns of an iteration's trials and evaluated on the same
+    trials; returns end with the trial, or where it is cut. Features are those of the MAML family's
+    baselines, of what the agent sees and of the time in the trial, in units of the longest trial,
+    since powers of thousands of steps are badly conditioned.
     """
 
     discount: float
@@ -101,9 +101,9 @@ class LinearBaseline:
         value = in_64_bits(_fitted, self.discount, seen, s.reward, ends).astype(s.reward.dtype)
         return value[:, :-1], value[:, 1:]
 
-    def errors(self, output: jax.Array, part: Batch) -> jax.Array:
-        """Half the squared error of the fit: nothing that the network could learn from."""
-        return squared_value_loss(part.value, part.target)
+    def errors(self, output: jax.Array, batch: Batch) -> jax.Array:
+        """Half the squared error of the fit, for the log; no gradient reaches the network."""
+        return squared_value_loss(batch.value, batch.target)
 
 
 def _fitted(

@@ -29,8 +29,7 @@ Normalization = Literal["none", "batch", "sequence", "running"]
 sequence (where small rewards then count as large ones), or of all so far."""
 
 Values = Callable[[Any, PyTree, Sequences], tuple[jax.Array, jax.Array]]
-"""Of a network, its parameters and sequences: values [B, T] of every observation, and of what is
-seen after every step."""
+"""(network, parameters, sequences) -> values [B, T] of each observation and of its successor."""
 
 
 class EstimatorSettings(Protocol):
@@ -75,7 +74,7 @@ class Estimate:
     advantage: jax.Array
     """Raw: in units of reward, never standardised."""
     target: jax.Array
-    """What the network's output should have been."""
+    """What the network's output is fitted to."""
 
 
 def network_values(
@@ -83,9 +82,9 @@ def network_values(
 ) -> tuple[jax.Array, jax.Array]:
     """The network's values [B, T] of every observation, and of what is seen after every step.
 
-    With a memory, what follows a step is seen with what was remembered after it, across no
-    boundary: of a trial that is one sequence, one step longer; of episodes in a row step by step,
-    since no memory need tell its state in the middle of a sequence.
+    With a memory, what is seen after a step is valued with what was remembered after it, but not
+    across an episode's end. A trial is run as one sequence, one step longer; episodes in a row are
+    run step by step, since a memory need not give its state in the middle of a sequence.
     """
     s = sequences
     if not has_memory(network):
@@ -174,12 +173,12 @@ def fit_value(
     `start` is (the value's part of the parameters, optimizer's state), and so is the result.
     """
 
-    def output(part: PyTree, some: Batch) -> jax.Array:
-        return some.outputs(network, with_part(params, part))[1]
+    def output(value_params: PyTree, minibatch: Batch) -> jax.Array:
+        return minibatch.outputs(network, with_part(params, value_params))[1]
 
-    def loss(part: PyTree, some: Batch) -> tuple[jax.Array, Figures]:
-        terms = squared_value_loss(output(part, some), some.target)
-        mean = 2 * masked_mean(terms, some.valid)
+    def loss(value_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Figures]:
+        terms = squared_value_loss(output(value_params, minibatch), minibatch.target)
+        mean = 2 * masked_mean(terms, minibatch.valid)
         return mean, {"value_loss": mean}
 
     end, figures = run_passes(settings, loss, start, batch, key)

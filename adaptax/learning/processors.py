@@ -22,13 +22,18 @@ from adaptax.core.experience import Array, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.precision import in_64_bits
 from adaptax.functional.masking import masked_shift_positive, masked_standardize
-from adaptax.functional.returns import discounted_returns, episode_index, gae, path_ends
+from adaptax.functional.returns import (
+    discounted_returns,
+    episode_index,
+    gae,
+    path_ends,
+    time_in_episode,
+)
 from adaptax.learning.baselines import (
     FEATURES,
     fit_baseline,
     linear_time_features,
     predict_baseline,
-    time_in_episode,
     zero_features,
 )
 
@@ -40,20 +45,21 @@ class ProcessorConfig(Hyperparameters):
     discount: float = 0.99
     """Weight of a reward against one a step earlier, gamma."""
     gae_lambda: float = 1.0
-    """Of advantages; what DiCE weights actions by has none."""
+    """Lambda of generalised advantage estimation. DiCE objectives weight actions by discounted
+    rewards and ignore it."""
     normalize_advantage: bool = False
     """Standardise each task's advantages."""
     positive_advantage: bool = False
     """Then shift them so that the smallest is 1e-8."""
     baseline: Literal["linear", "linear_time", "zero"] = "linear"
-    """What advantages are over: a fit to observations and time, to time alone, or nothing.
-
-    DiCE's rewards are over a fit to time alone, or nothing: what actions lead to is theirs.
-    """
+    """What returns are compared with: a linear fit to features of observation and time, to time
+    alone, or nothing. For DiCE objectives `linear` means time alone, since their baseline may not
+    depend on states that actions led to."""
     baseline_fit: Literal["current", "previous"] = "current"
     """Whether a baseline is fitted to the episodes that it predicts, or to those before them."""
     bootstrap_truncated: bool = True
-    """Count what follows a cut episode at its baseline; False counts it as 0, as ProMP and DiCE."""
+    """Whether what follows a time limit counts by the baseline's prediction; if not, as 0, as in
+    ProMP. DiCE objectives ignore it."""
 
     def __post_init__(self) -> None:
         check_unit(self, "discount", "gae_lambda")
@@ -100,8 +106,8 @@ def process_samples(
     """Generalised advantages [M, N, T] over a baseline fitted task by task.
 
     `weights` [M, F] are those of the episodes before, for `baseline_fit="previous"`; None predicts
-    0 there. A baseline's features include the time, so that what it is fitted to may end where the
-    episode does, cut or not: only advantages count what it expects after a cut, from the last
+    0 there. The returns that a baseline is fitted to end with the episode, cut or not, as its
+    features include the time; only advantages count what it predicts after a cut, from the last
     observation.
     """
     samples: TaskSamples = in_64_bits(_samples, config, rollout.steps, weights)

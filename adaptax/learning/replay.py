@@ -36,7 +36,7 @@ class ReplayConfig:
     n_step: int = 1
     """Rewards that a transition sums up, fewer where its episode ends before."""
     truncated: bool = False
-    """Whether it is kept too where time limits cut episodes."""
+    """Whether transitions store their `truncated` flag."""
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +46,7 @@ class Replay:
 
     config: ReplayConfig = field(metadata={"static": True})
     discount: jax.Array
-    """[] of rewards, for each step that they are away."""
+    """[]: weight of a reward against one a step earlier."""
     rows: Arrays
     """[M * size, ...], ring after ring."""
     sizes: jax.Array
@@ -71,7 +71,10 @@ class Replay:
         return usable_std(self.reward_mean, self.reward_variance)
 
     def rewound(self, after: Replay) -> Replay:
-        """What it held before it became `after`, less what was overwritten, in the rows of that."""
+        """The replay as it was before it became `after`, in the rows of `after`.
+
+        Transitions that were overwritten since are missing from it.
+        """
         size = jnp.uint32(self.config.size)
         overwritten = jnp.minimum(after.num_written - self.num_written, size)
         left = (size - overwritten).astype(jnp.int32)
@@ -88,7 +91,7 @@ class Replay:
         return saved | {f"waiting/{name}": np.asarray(x) for name, x in self.waiting.items()}
 
     def restore(self, saved: dict[str, np.ndarray]) -> Replay:
-        """One that holds what `save` gave, in the rows of this one, which loses them."""
+        """A replay of what `save` gave, in the rows of this one, which cannot be used again."""
         config, sizes = self.config, np.asarray(saved["sizes"])
         most = int(sizes.max(initial=0))
         check(
@@ -205,7 +208,7 @@ def sample(
 
 
 def read(replay: Replay, rings: jax.Array, ages: jax.Array) -> Transitions:
-    """The transitions [...] of rings [...] that came as number `ages` [...] of what is held."""
+    """Transitions [...] at positions `ages` [...] of rings [...]; 0 is a ring's oldest."""
     oldest = replay.heads[rings] - replay.sizes[rings]
     index = rings * replay.config.size + (oldest + ages) % replay.config.size
     fields = {name: x[index] for name, x in replay.rows.items()}

@@ -23,9 +23,9 @@ def make_trials(
 def with_trials(
     trials: Replay, num_before: jax.Array, rollout: Rollout
 ) -> tuple[Replay, jax.Array]:
-    """With new trials, each a lane [M, N, T], in place of the oldest; how many there were so far.
+    """The buffer with new trials in place of the oldest, and the number of trials so far.
 
-    `num_before` [] int32 of them came before these.
+    Each lane of `rollout` [M, N, T] is a trial; `num_before` [] int32 is the number before these.
     """
     rows = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), bare(rollout))
     rings = (num_before + jnp.arange(len(rows.valid))) % trials.config.num_rings

@@ -144,7 +144,7 @@ class ActorCritic(nn.Module):
     def sequence(
         self, memory: PyTree, obs: jax.Array, reset: jax.Array | None = None
     ) -> tuple[PyTree, Outputs]:
-        """Obs [*lanes, T, O], reset [*lanes, T] -> the memory after it, outputs [*lanes, T]."""
+        """From observations [*lanes, T, O], reset [*lanes, T]: memory, outputs [*lanes, T]."""
         return self._run(memory, obs, reset, sequence=True)
 
     def _run(
@@ -189,7 +189,7 @@ def as_actor_critic(network: nn.Module) -> Any:
 
 
 def checked_actor_critic(network: Any, input_size: int, value_bins: int | None = None) -> Any:
-    """Somebody's own network as an actor-critic of so many inputs; a ConfigError if it is none."""
+    """A user's network as an actor-critic of `input_size` inputs; a ConfigError if it is none."""
     check_module("networks", network)
     own, found = as_actor_critic(network), list[Any]()
 

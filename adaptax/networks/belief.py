@@ -15,7 +15,7 @@ from adaptax.networks.actor_critic import Outputs
 from adaptax.networks.memory import Memory
 
 MIN_STD = 1e-3
-"""Of a belief: what follows from it is divided by its variance."""
+"""Least standard deviation of a belief: the next belief's KL from it divides by its variance."""
 
 
 class RecurrentEncoder(nn.Module):

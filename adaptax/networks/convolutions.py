@@ -13,7 +13,7 @@ from adaptax.networks.mlp import MLP, dense
 Picture = tuple[int, int, int]
 """Height, width and channels."""
 NUM_CHANNELS = (16, 32)
-"""Of the first layer, and of all after it."""
+"""Channels of the first layer, and of every later one."""
 LEAST_SIDE = 4
 """Pixels: a layer halves the sides of a picture until the longer one is at most so long."""
 

@@ -18,7 +18,7 @@ from adaptax.networks.convolutions import Convolutions, Picture
 from adaptax.networks.mlp import ReluMLP
 
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Of squashed policies (Haarnoja et al. 2018, the authors' code)."""
+"""Bounds on the log deviation of squashed policies (Haarnoja et al. 2018, the authors' code)."""
 UNIFORM = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 linear = partial(nn.Dense, kernel_init=UNIFORM)
 

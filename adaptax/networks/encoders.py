@@ -27,13 +27,14 @@ class Start:
     """
 
     scale: float = 1.0
-    """Of `nn.initializers.variance_scaling`, as the next two, for weights of the hidden layers."""
+    """`scale`, `mode` and `distribution` are the arguments of `nn.initializers.variance_scaling`,
+    which draws the weights."""
     mode: Literal["fan_in", "fan_out"] = "fan_in"
     distribution: Literal["truncated_normal", "uniform"] = "truncated_normal"
     bias: float = 0.0
-    """All of their biases."""
+    """First value of the biases."""
     last: float | None = None
-    """Weights and biases of the last layer are uniform within this bound; None: as all others."""
+    """Weights and biases of the last layer are uniform within this bound; None: as the others'."""
 
     @property
     def kernel_init(self) -> nn.initializers.Initializer:

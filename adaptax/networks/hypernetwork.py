@@ -29,13 +29,15 @@ class HeadsConfig:
     """What policy and value see behind the memory."""
 
     kind: Literal["plain", "state", "generated"] = "plain"
-    """Linear layers of the memory's features; of features and the observation; or networks of the
-    observation alone, whose weights a layer makes of the features: a hypernetwork."""
+    """Linear layers of the memory's features (`plain`), of features and observation (`state`), or
+    networks of the observation alone, whose weights a linear layer computes from the features
+    (`generated`: a hypernetwork)."""
     hidden_sizes: tuple[int, ...] = (32,)
     """Hidden layers of the networks whose weights are generated."""
     init: FirstWeights = "bias"
-    """Whether weights are at first the same for all features, as an ordinary network's, by the
-    biases of the layer that makes them (Bias-HyperInit); or made by Kaiming's first weights."""
+    """How the layer that generates weights starts: with weights of zero and the first weights of an
+    ordinary network as its biases, so that they are the same for all features (`bias`,
+    Bias-HyperInit); or with Kaiming's weights (`kaiming`)."""
 
     def __post_init__(self) -> None:
         check_positive(self, "hidden_sizes")

@@ -22,7 +22,7 @@ Networks = TypeVar("Networks")
 Shape = tuple[int | None, ...]
 """None stands for any number."""
 ROWS = 3
-"""Of the inputs that networks are tried with."""
+"""Rows of the inputs that networks are tried with."""
 
 
 def own_or(default: Networks, networks: Networks | None) -> Networks:
@@ -65,10 +65,10 @@ def check_gives(
     wanted: Shape | ActionSpace,
     needs: str = "log_prob",
 ) -> None:
-    """Raise a ConfigError unless a network makes of inputs [B, ...] what is wanted.
+    """Raise a ConfigError unless a network gives what is `wanted` for `inputs`, shapes without [B].
 
-    That is an array whose axis of rows is written 0 in the shape, or a distribution over actions,
-    which `needs` something by this name beside.
+    `wanted` is an array's shape, in which 0 stands for the axis B and None for any number; or an
+    action space, for a distribution over its actions that has an attribute named `needs` as well.
     """
     gives = "a distribution over actions"
     if isinstance(wanted, tuple):

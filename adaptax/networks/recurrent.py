@@ -27,9 +27,9 @@ class ReluTorso(nn.Module):
 
 
 class RecurrentFeatures(nn.Module):
-    """What a memory makes of inputs in a row, beside features of the last of them: [..., H + G].
+    """Features of a memory [..., H] and of the present input [..., G], side by side [..., H + G].
 
-    What is seen now reaches the heads past the memory too (Ni et al. 2022, section 4).
+    The present input thus reaches the heads past the memory, too (Ni et al. 2022, section 4).
     """
 
     torso: nn.Module
@@ -50,7 +50,7 @@ class RecurrentFeatures(nn.Module):
     def sequence(
         self, memory: PyTree, x: jax.Array, reset: jax.Array | None = None
     ) -> tuple[PyTree, jax.Array]:
-        """X [*lanes, T, F] -> the memory after it, features [*lanes, T, H + G]."""
+        """From inputs [*lanes, T, F]: the memory after them, features [*lanes, T, H + G]."""
         seen = self.torso(x)
         memory, features = self.memory.sequence(memory, seen, reset)
         return memory, jnp.concatenate([features, seen], axis=-1)

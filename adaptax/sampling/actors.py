@@ -56,7 +56,7 @@ class Actor(Protocol):
     def act(
         self, carry: PyTree, obs: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, PyTree, Extras]:
-        """Obs [M, N, O] -> action [M, N, *A], carry, and what a rollout should record."""
+        """From observations [M, N, O]: action [M, N, *A], carry, and what a rollout records."""
 
     def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The carry after a step, each [M, N, ...] and without `info`."""
@@ -65,8 +65,8 @@ class Actor(Protocol):
 class ByLane:
     """An actor whose methods take a key for each lane [M, N], and that can be taken apart.
 
-    What it says in one lane does not depend on which lanes there are beside it. This one is the
-    same for all lanes; an actor with arrays of its own for some of them says which in `part`.
+    What it does in one lane must not depend on the other lanes. By default all lanes share the
+    actor; one with arrays for single members or lanes picks theirs out in `part`.
     """
 
     def part(self, part: Part) -> Any:
@@ -74,7 +74,7 @@ class ByLane:
         return self
 
     def begun(self) -> Any:
-        """The actor without what only `begin` looks at, once that has given its carry."""
+        """The actor after `begin`, without the arrays that only `begin` uses."""
         return self
 
 

@@ -85,7 +85,8 @@ Loop = tuple[jax.Array, State, dict[str, Any], jax.Array]
 """Steps done, the state after them, the record with so many rows written, whether all of it is
 finite."""
 Result = tuple[Rollout, tuple[Lanes, jax.Array], jax.Array]
-"""The rollout, what follows it, and whether all that was said and answered is finite."""
+"""The rollout, lanes and episode numbers after it, and whether its observations, actions and
+rewards are all finite."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,11 @@ class Settings:
 
 
 LEAST_STEPS = 64
-"""Of a part: to have a thread take fewer costs more than it gives."""
+"""Fewest lane-steps worth a thread: to hand it fewer costs more than it gains."""
 
 
 def shared_out(shape: tuple[int, int], num_threads: int, num_steps: int) -> tuple[int, int]:
-    """(M, N) of one of equal parts for so many threads; of a single lane none."""
+    """(M, N) of one part where threads share out the lanes equally; no part is a single lane."""
     (num_members, num_lanes), best = shape, shape
     for num in range(2, num_threads + 1):
         if num_members * num_lanes * num_steps < num * LEAST_STEPS:
@@ -152,7 +153,7 @@ def shared_out(shape: tuple[int, int], num_threads: int, num_steps: int) -> tupl
 def interact(
     settings: Settings, actor: Actor, inputs: tuple[Any, ...], start: State, number: Any
 ) -> Result:
-    """What comes of a part of the lanes."""
+    """Interaction in one part of the lanes, the `number`th; see `Result`."""
     (tasks, root, key, first), (lanes, carry, episode) = inputs, start
     numbers = lane_numbers(*settings.shape)
     if settings.num_parts > 1:
@@ -188,8 +189,8 @@ def interact(
 
 
 LARGE = 64
-"""Numbers of a lane's row, from which on it is written where it stays; of smaller ones the record
-is [T, M, N, ...] while it is written, and turned round in the end."""
+"""Numbers in a lane's row from which on its record is [M, N, T, ...] from the start; records of
+smaller rows are [T, M, N, ...] while they are written, and transposed in the end."""
 
 
 def _is_large(row: Any) -> bool:
@@ -261,10 +262,10 @@ NO_CHOICE = len(_NUMBERS)
 
 @partial(jax.jit, static_argnums=0)
 def first_fault(space: ActionSpace, rollout: Rollout, begun: jax.Array) -> jax.Array:
-    """Of the first step with a NaN [3]: what was one, in which slot, after how many steps.
+    """The first step with a number that is not finite or a bad choice: [what, slot, step] int32.
 
-    `begun` [P] steps of each episode came before; what it was is a place in `_NUMBERS`, or
-    NO_CHOICE.
+    `what` is a place in `_NUMBERS`, or NO_CHOICE; `step` counts from the episode's start, of which
+    `begun` [P] steps came before the rollout.
     """
     shape = rollout.valid.shape
     good = [_is_good(space, name, getattr(rollout, name)) for name in _NUMBERS]

@@ -26,7 +26,7 @@ class Planned:
     tasks: tuple[Task, ...]
     """M tasks."""
     number: int | None
-    """Number of the call, which its draws go by; None where it goes on."""
+    """Number of the call, from which its draws follow; None where it goes on from the last."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ def example_tasks(env: Env, tasks: TaskDistribution) -> TaskArrays:
 def stacked_draws(
     env: Env, stream: tuple[int, str], drawn: Drawn, like: TaskArrays
 ) -> tuple[tuple[Draw, ...], list[Any]]:
-    """Of every call of the plan its draws [K, C, ...], and what must live while they are in use.
+    """Draws [K, C, ...] for every call of the plan, and what must be kept alive during their use.
 
     Parameters of tasks come in the types of `like`.
     """
-    kept: list[Any] = []
+    owners: list[Any] = []
     shape = (drawn.num_iterations, drawn.num_cycles)
 
     def stack(number: int) -> Draw:
@@ -80,7 +80,7 @@ def stacked_draws(
             places = list(numbers)
             tasks = [task for i in places for task in planned[i].tasks]
             arrays, models = tasks_as_arrays(env, tasks)
-            kept.append(models)
+            owners.append(models)
             for name, x in arrays.items():
                 whole.tasks[name][places] = _typed(name, x, like).reshape(
                     len(places), len(call.tasks), *x.shape[1:]
@@ -92,7 +92,7 @@ def stacked_draws(
         by_cycle: Draw = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), whole)
         return by_cycle
 
-    return tuple(stack(i) for i in range(len(drawn.plan.calls))), kept
+    return tuple(stack(i) for i in range(len(drawn.plan.calls))), owners
 
 
 def _typed(name: str, x: np.ndarray, like: TaskArrays) -> np.ndarray:
@@ -120,9 +120,9 @@ def raise_fault(drawn: Drawn, outcomes: Sequence[Outcome]) -> None:
 def counted_episodes(
     drawn: Drawn, outcomes: Sequence[Outcome], unfinished: Unfinished | None
 ) -> tuple[list[Counted], Unfinished | None]:
-    """What each iteration did, and what the episodes that `steps` left have come to.
+    """What each iteration did, and the episodes that `steps` leaves under way.
 
-    They were `unfinished` before; None where nothing is left or was.
+    `unfinished` are those under way before; None, of either, where there are none.
     """
     num, cycles = drawn.num_iterations, drawn.num_cycles
     steps, episodes = np.zeros(num, np.int64), np.zeros(num, np.int64)

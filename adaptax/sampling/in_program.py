@@ -30,7 +30,7 @@ NO_FAULT = -1
 
 @dataclass(frozen=True)
 class TaskInProgram:
-    """A task of which the program knows the place among those that a `collect` asks for."""
+    """What stands for a task in a program: its place among those that `collect` asks for."""
 
     place: int
 
@@ -80,7 +80,7 @@ class Draw:
     words: Array
     """[W] uint32: path of the stream of the actor's draws."""
     fresh: Array
-    """[] bool: whether it starts afresh, on these tasks; else all of this counts for nothing."""
+    """[] bool: whether it starts afresh, on these tasks; if not, the other fields are ignored."""
 
 
 @jax.tree_util.register_dataclass
@@ -157,7 +157,7 @@ class SamplerInProgram:
         return self._requested("fixed_tasks", n)
 
     def tasks_of_iteration(self, n: int) -> tuple[Any, ...]:
-        """N tasks, the same until the next iteration."""
+        """The `n` tasks of this iteration: the same whenever they are asked for until it ends."""
         return self._requested("tasks_of_iteration", n)
 
     def episodes(
@@ -273,7 +273,7 @@ class SamplerInProgram:
 
 
 def blank_draw(example: TaskArrays, num_members: int) -> Draw:
-    """A draw that counts for nothing, on so many tasks like these [K, ...]."""
+    """A draw that is ignored, on `num_members` tasks of the shapes of `example` [K, ...]."""
     tasks = {k: np.zeros((num_members, *x.shape[1:]), x.dtype) for k, x in example.items()}
     return Draw(tasks, np.zeros(2, np.uint32), np.zeros(5, np.uint32), np.array(False))
 

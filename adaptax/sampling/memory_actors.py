@@ -181,12 +181,12 @@ def transition_inputs(rollout: Rollout, space: ActionSpace) -> tuple[jax.Array, 
 
 
 def _before(x: jax.Array) -> jax.Array:
-    """Of every step what the one before it has of x [M, N, T, ...], and zeros of the first."""
+    """Values of x [M, N, T, ...] at the step before each; zeros at the first."""
     return jnp.concatenate([jnp.zeros_like(x[:, :, :1]), x[:, :, :-1]], axis=2)
 
 
 def _following(inputs: jax.Array, beyond: jax.Array, rollout: Rollout) -> jax.Array:
-    """Of every step the inputs of the next one, or after a lane's last step those `beyond`."""
+    """The `inputs` of the step after each; after a lane's last step those of `beyond`."""
     following = jnp.concatenate([inputs[:, :, 1:], jnp.zeros_like(inputs[:, :, :1])], axis=2)
     last = last_valid(jnp.asarray(rollout.valid))
     return jnp.where(last[..., None], beyond, following)

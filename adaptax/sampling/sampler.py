@@ -91,7 +91,7 @@ class Sampler:
         self._iteration_tasks = ()
 
     def tasks_of_iteration(self, n: int) -> tuple[Task, ...]:
-        """N tasks: drawn when first asked for, and the same until the next iteration."""
+        """The `n` tasks of this iteration: drawn when first asked for, the same until it ends."""
         if len(self._iteration_tasks) != n:
             self._iteration_tasks = self.sample_tasks(n)
         return self._iteration_tasks
@@ -172,7 +172,7 @@ class Sampler:
         return example_tasks(self.env, self.tasks)
 
     def draw(self, plan: Plan, num_iterations: int, num_cycles: int) -> Drawn:
-        """What so many iterations of as many cycles of a plan draw; counters go on."""
+        """The draws of iterations of a plan, each of `num_cycles` cycles; counters go on."""
         rows, cursor = list[tuple[Planned, ...]](), self._cursor
         place = None if cursor is None else (cursor.tasks, cursor.shape)
         for number in range(num_iterations * num_cycles):
@@ -190,12 +190,12 @@ class Sampler:
         return Drawn(plan, num_cycles, tuple(rows))
 
     def arrays_of(self, drawn: Drawn, like: TaskArrays) -> tuple[tuple[Draw, ...], Any]:
-        """What a program takes of it, leaves [K, C, ...], and what must live till it is done."""
+        """The draws as arrays [K, C, ...], and what must be kept alive while a program has them."""
         assert self.env is not None
         return stacked_draws(self.env, (self.seed, self.stream), drawn, like)
 
     def standing(self, like: Standing | None) -> Standing | None:
-        """Where `steps` would go on, of the form of `like`; zeros where it would start afresh."""
+        """Where `steps` would go on, in the shapes of `like`; zeros where it would start afresh."""
         cursor = self._cursor
         if like is None or cursor is None or cursor.shape != like.reward_sum.shape:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
@@ -221,9 +221,10 @@ class Sampler:
     def count(
         self, drawn: Drawn, outcomes: Sequence[Outcome], standing: Standing | None
     ) -> list[Counted]:
-        """Count what a program did with what was drawn, iteration by iteration, and stand there.
+        """Count what a program did with its draws, iteration by iteration.
 
-        Leaves of `outcomes` are NumPy arrays [K, C, ...]. Raises the first fault that there was.
+        `steps` then goes on from `standing`. Leaves of `outcomes` are NumPy arrays [K, C, ...].
+        Raises the first fault that there was.
         """
         raise_fault(drawn, outcomes)
         unfinished = None if self._cursor is None else self._cursor.unfinished
@@ -270,7 +271,7 @@ class Sampler:
         return saved
 
     def restore(self, saved: PyTree, *, episodes: bool = True) -> None:
-        """Go on exactly where `save` stood; or only count on, without its unfinished episodes."""
+        """Go on exactly where `save` was called; without `episodes`, with its counters alone."""
         counters = [int(x) for x in saved["counters"]]
         self.num_steps, self.num_episodes, self._num_calls, self._num_tasks = counters
         self._stand(None)

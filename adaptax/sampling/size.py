@@ -8,7 +8,7 @@ from adaptax.core.devices import check_fits
 from adaptax.core.spec import EnvSpec
 
 TASK_BYTES = 500
-"""Of a task on the host, at least."""
+"""Least memory of a task on the host, in bytes."""
 
 
 def check_tasks_fit(n: int, setting: str | None = None) -> None:
@@ -18,7 +18,7 @@ def check_tasks_fit(n: int, setting: str | None = None) -> None:
 
 
 def steps_of(spec: EnvSpec, num_episodes: int, most_steps: int | None = None) -> int:
-    """Steps in a lane that so many episodes may take, or `most_steps` where these are fewer."""
+    """Most steps that `num_episodes` episodes take in a lane, at most `most_steps`."""
     steps = num_episodes * spec.horizon
     return steps if most_steps is None else min(steps, most_steps)
 

@@ -28,7 +28,7 @@ from adaptax.algorithms.meta.maml_family import (
 from adaptax.algorithms.meta.promp import ProMP, ProMPConfig
 from adaptax.algorithms.meta.trpo_maml import TRPOMAML, TRPOMAMLConfig
 from adaptax.algorithms.meta.vpg_maml import VPGMAML, VPGMAMLConfig
-from adaptax.algorithms.program import updated, whole_of
+from adaptax.algorithms.program import iteration_program, updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten
@@ -375,11 +375,11 @@ def test_an_iteration_as_one_program_is_that_of_its_parts(kind, config, monkeypa
     parts.collects_in_program = False
     samplers = [train_sampler(suite) for _ in range(2)]
     states = [x.init(named_key(0, "init")) for x in (whole, parts)]
-    assert whole_of(whole, states[0], samplers[0]) is None  # two devices share the update
+    assert iteration_program(whole, states[0], samplers[0]) is None  # two devices share the update
     one = jax.local_devices()[:1]
     monkeypatch.setattr(jax, "local_devices", lambda: one)
-    assert whole_of(whole, states[0], samplers[0]) is not None
-    assert whole_of(parts, states[1], samplers[1]) is None
+    assert iteration_program(whole, states[0], samplers[0]) is not None
+    assert iteration_program(parts, states[1], samplers[1]) is None
     results = [flatten(trained(a, s, 1)) for a, s in zip((whole, parts), samplers, strict=True)]
     for name, x in results[0].items():
         np.testing.assert_allclose(x, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -21,11 +21,11 @@ from toys import (
 
 from adaptax.algorithms.off_policy.family import (
     Data,
-    Learner,
+    LearnerState,
     Networks,
     OffPolicyConfig,
     gradient_steps,
-    optimizer,
+    off_policy_optimizer,
     update,
     updated_target,
 )
@@ -111,7 +111,7 @@ def test_a_member_still_in_its_warm_up_makes_no_gradient_step_beside_one_that_le
         return replace(learner, params=learner.params + 1), {"loss": learner.params}
 
     def learned(key, learn):
-        learner = Learner(jnp.float32(0), jnp.float32(0), {}, jnp.int32(0), key)
+        learner = LearnerState(jnp.float32(0), jnp.float32(0), {}, jnp.int32(0), key)
         return gradient_steps(step, learner, 5, learn)
 
     keys, learn = jax.random.split(jax.random.key(0), 2), jnp.array([True, False])
@@ -170,7 +170,7 @@ def test_targets_are_copied_every_kth_gradient_step():
 
 def test_small_gradients_move_parameters_as_far_as_large_ones():
     """Adam's first step is lr g / (|g| + eps), by the 1e-8 of its paper."""
-    step, grads = optimizer(OffPolicyConfig(lr=0.1)), np.array([1.0, -1e-6], np.float32)
+    step, grads = off_policy_optimizer(OffPolicyConfig(lr=0.1)), np.array([1.0, -1e-6], np.float32)
     moved, _ = step.update(grads, step.init(grads))
     np.testing.assert_allclose(moved, [-0.1, 0.1 / 1.01], rtol=1e-4)
 

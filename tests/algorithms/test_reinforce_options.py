@@ -9,7 +9,7 @@ import pytest
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
 from adaptax.algorithms.on_policy.reinforce import Reinforce, ReinforceConfig
-from adaptax.algorithms.program import updated, whole_of
+from adaptax.algorithms.program import iteration_program, updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import flatten
 from adaptax.networks.memory import MemoryConfig
@@ -94,7 +94,7 @@ def test_an_iteration_with_a_baseline_as_one_program_is_that_of_its_parts():
     whole, parts = (Reinforce(CONFIG, suite.spec) for _ in range(2))
     parts.collects_in_program = False
     samplers = [train_sampler(suite) for _ in range(2)]
-    assert whole_of(whole, whole.init(jax.random.key(0)), samplers[0]) is not None
+    assert iteration_program(whole, whole.init(jax.random.key(0)), samplers[0]) is not None
     results = [flatten(trained(a, s, 1)) for a, s in zip((whole, parts), samplers, strict=True)]
     for name, x in results[0].items():
         np.testing.assert_allclose(x, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -93,7 +93,7 @@ def trials_of(algorithm, rollout) -> Trials:
 @jax.jit
 def stored(algorithm, empty, rollout) -> Trials:
     trials, _ = with_trials(empty, jnp.int32(0), rollout)
-    return algorithm.kept(trials, jnp.arange(len(LENGTHS)))
+    return algorithm.minibatch(trials, jnp.arange(len(LENGTHS)))
 
 
 def slow_inputs(space, rollout, i: int) -> np.ndarray:
@@ -369,7 +369,7 @@ def test_the_policy_acts_on_what_it_learns_from():
     sampler = train_sampler(CLIFF)
     data = sampler.episodes(algorithm.actor(state), sampler.sample_tasks(8), 1, 2)
     kept, _ = with_trials(state.trials, jnp.int32(0), data)
-    trials, params = algorithm.kept(kept, jnp.arange(8)), state.learner.params
+    trials, params = algorithm.minibatch(kept, jnp.arange(8)), state.learner.params
     seen = algorithm._seen(params["policy_encoder"], trials.inputs[:, :-1])
     policy = algorithm.networks.policy.apply(params["policy"], seen)
     found = np.where(trials.valid, policy.log_prob(trials.action), 0)

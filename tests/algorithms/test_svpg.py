@@ -21,7 +21,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
-from adaptax.learning.minibatches import is_schedule
+from adaptax.learning.schedules import is_schedule
 
 SUITE = point_suite()
 INNER = {

@@ -56,7 +56,9 @@ def test_the_loss_is_minus_the_elbos_mean_by_a_slow_loop(reward_from, num_terms,
     algorithm = made(**settings, num_elbo_terms=num_terms, kl_coeff=0.3)
     state = algorithm.init(named_key(0, "init"))
     lengths = (3, 0, 4)
-    trials = jax.tree.map(lambda x: x[:, :5], algorithm.kept(state.trials, jnp.arange(3), None))
+    trials = jax.tree.map(
+        lambda x: x[:, :5], algorithm.minibatch(state.trials, jnp.arange(3), None)
+    )
     rng = np.random.default_rng(0)
     filled = jax.tree.map(lambda x: jnp.array(rng.normal(size=x.shape), x.dtype), trials)
     valid = jnp.arange(5) < jnp.array(lengths)[:, None]
@@ -114,7 +116,7 @@ def test_the_last_trials_are_kept_as_the_agent_saw_them():
     valid = np.asarray(data.valid)[:, 0]
     assert len(set(valid.sum(1).tolist())) > 3
     rings = jnp.arange(8, 16) % 12
-    kept = algorithm.kept(state.trials, rings, None)
+    kept = algorithm.minibatch(state.trials, rings, None)
     np.testing.assert_array_equal(kept.valid, valid)
     np.testing.assert_array_equal(kept.reward, np.where(valid, data.reward[:, 0], 0))
     inputs, after = transition_inputs(data, CLIFF.spec.action)
@@ -133,7 +135,7 @@ def test_the_policy_acts_on_the_beliefs_that_decoders_learn_from():
         data, CLIFF.spec.action, moments(state), bootstrap_end=True, transitions=True
     )
     trials, _ = with_trials(state.trials, state.num_trials, data)
-    kept = algorithm.kept(trials, jnp.arange(8, 16), moments(state))
+    kept = algorithm.minibatch(trials, jnp.arange(8, 16), moments(state))
     beliefs = algorithm.beliefs(encoder_of(state.policy.params), kept)
     seen = jnp.concatenate([s.obs[..., :2], beliefs.mean[:, :-1], beliefs.log_std[:, :-1]], -1)
     actor_critic = {"params": state.policy.params["params"]["actor_critic"]}
@@ -168,7 +170,7 @@ def test_a_horizon_that_belongs_to_the_task_ends_no_return_within_a_trial():
     np.testing.assert_array_equal(s.terminated[0], [False] * 5 + [True])
     # What ends an episode before its horizon does.
     early = replace(data, terminated=jnp.asarray(data.terminated).at[:, :, 1].set(True))
-    found = rl2.falls(GRID.spec, early)[0, 0]
+    found = rl2.task_terminations(GRID.spec, early)[0, 0]
     np.testing.assert_array_equal(found, [False, True, True, False, False, False])
 
 

@@ -11,7 +11,7 @@ import pytest
 from families import DYNAMICS, family, models, random_actions, seeds_from, some_tasks, started
 from small import SMALL
 
-from adaptax.algorithms.program import stacked, whole_of
+from adaptax.algorithms.program import iteration_program, stacked
 from adaptax.core.errors import ConfigError
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -73,15 +73,15 @@ def test_where_iterations_stand_are_models_that_are_alive(beside):
     algorithm = make_algorithm("sac", suite.spec, **SMALL["sac"])
     state = algorithm.init(jax.random.key(0))
     sampler = Sampler(suite, suite.train, 0, "train")
-    whole = whole_of(algorithm, state, sampler, beside_others=True)
-    if whole is None:
+    program = iteration_program(algorithm, state, sampler, beside_others=True)
+    if program is None:
         pytest.skip("without a compiler no iteration is one program")
     if beside:
         algorithms, states = stacked([algorithm] * 2), stacked([state] * 2)
         other = Sampler(suite, suite.train, 1, "train")
-        whole.run_together(algorithms, states, [sampler, other], 1)
+        program.run_together(algorithms, states, [sampler, other], 1)
     else:
-        whole.run(algorithm, state, sampler, 1)
+        program.run(algorithm, state, sampler, 1)
     standing = np.asarray(sampler._standing.tasks["model"]).view(np.uint64).ravel().tolist()
     pools = sampler._pools.values()
     held = {model._address for pool in pools for model in models(pool) if model is not None}

@@ -17,7 +17,7 @@ from small import SMALL
 from toys import EVALUATION, cliff_suite, fingerprint, flags
 
 import adaptax
-from adaptax.algorithms.program import Whole
+from adaptax.algorithms.program import IterationProgram
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite
 from adaptax.core.snapshot import Snapshots
@@ -671,7 +671,7 @@ def test_what_are_no_seeds_is_one_clear_line(seeds, problem):
 
 def test_a_fault_of_one_seed_is_no_second_iteration_of_another(tmp_path, monkeypatch):
     """What the other computes meanwhile in a thread is done before they go on one by one."""
-    runs, own, faults = group(tmp_path, seeds=(0, 1), num_iterations=4), Whole.run, []
+    runs, own, faults = group(tmp_path, seeds=(0, 1), num_iterations=4), IterationProgram.run, []
     runs._is_compiled = True
 
     def run(self, algorithm, state, sampler, num, keep):
@@ -683,7 +683,7 @@ def test_a_fault_of_one_seed_is_no_second_iteration_of_another(tmp_path, monkeyp
             time.sleep(0.5)
         return own(self, algorithm, state, sampler, num, keep)
 
-    monkeypatch.setattr(Whole, "run", run)
+    monkeypatch.setattr(IterationProgram, "run", run)
     runs.run()
     for member in runs.members:
         steps = [row["num_steps"] for row in read_rows(member.run_dir / "progress.jsonl")]

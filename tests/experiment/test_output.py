@@ -54,8 +54,9 @@ def full_disk(stack: ExitStack) -> int:
 def test_a_run_goes_on_to_its_end_whatever_becomes_of_its_output(tmp_path, place, streams):
     run_dir = tmp_path / "run"
     # A warning, so that there is something to say on standard error as well.
-    script = "import warnings; warnings.simplefilter('always'); from adaptax.experiment import cli;"
-    script += "warnings.showwarning = cli.one_line_warning; warnings.warn('something');"
+    script = "import warnings; warnings.simplefilter('always');"
+    script += "from adaptax.experiment import cli, process;"
+    script += "warnings.showwarning = process.one_line_warning; warnings.warn('something');"
     script += f"cli.main({program(run_dir)[3:]!r})"
     with ExitStack() as stack:
         outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -23,7 +23,7 @@ from adaptax.experiment import cli, report, report_figures, report_page, video
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import Curve, load_groups
 from adaptax.experiment.report import write_report
-from adaptax.experiment.train_command import from_python, train_command
+from adaptax.experiment.reproduce import command_of, from_python
 from adaptax.experiment.trainer_config import TrainerConfig
 
 SCORES = np.array([[3.0, 4.0, 5.0], [3.5, 4.5, 6.0], [2.5, 4.0, 5.5]])
@@ -259,7 +259,7 @@ def test_the_command_of_a_run_without_a_limit_has_not_that_of_its_recipe():
     algorithm = {"name": "ppo", **to_dict(make_algorithm("ppo", suite.spec).config)}
     recorded = {"name": "cartpole", **to_dict(suite.config)}
     config = {"algorithm": algorithm, "suite": recorded, "trainer": trainer}
-    command = train_command(config, [0]).replace("\\\n", " ")
+    command = command_of(config, [0]).replace("\\\n", " ")
     assert "--num-iterations 100" in command
     again = cli.train_options("ppo", "cartpole", shlex.split(command)[4:])[1].trainer
     assert (again.num_steps, again.limits()) == (None, {"iteration": 100})
@@ -268,7 +268,7 @@ def test_the_command_of_a_run_without_a_limit_has_not_that_of_its_recipe():
 def test_the_command_has_settings_with_spaces_as_one_word():
     trainer = to_dict(TrainerConfig("run", init_from="runs/my run", trackers=("wandb", "mlflow")))
     config = {"algorithm": {"name": "ppo"}, "suite": {"name": "cartpole"}, "trainer": trainer}
-    words = shlex.split(train_command(config, [0]).replace("\\\n", " "))
+    words = shlex.split(command_of(config, [0]).replace("\\\n", " "))
     again = cli.train_options("ppo", "cartpole", words[4:])[1].trainer
     assert (again.init_from, again.trackers) == ("runs/my run", ("wandb", "mlflow"))
 
@@ -285,7 +285,7 @@ def test_the_command_has_settings_with_spaces_as_one_word():
 )
 def test_the_command_has_each_seed_once_however_far_apart(seeds, text):
     config = {"algorithm": {"name": "ppo"}, "suite": {"name": "cartpole"}, "trainer": {}}
-    assert text in [line.strip(" \\") for line in train_command(config, seeds).splitlines()]
+    assert text in [line.strip(" \\") for line in command_of(config, seeds).splitlines()]
 
 
 OF_PPO = {"name": "ppo", "lr": 0.001}

@@ -22,8 +22,8 @@ from adaptax.experiment.card import card
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.pretrained import FOLDER
+from adaptax.experiment.reproduce import command_of
 from adaptax.experiment.run_dir import read_config
-from adaptax.experiment.train_command import train_command
 
 ROOT = Path(__file__).parents[2]
 ALGORITHM = SMALL["rl2-ppo"]
@@ -386,7 +386,7 @@ def test_an_agent_that_comes_along_is_whole_and_says_what_it_comes_to(name, tmp_
     low, high = PRETRAINED[name]
     assert low < row["episodes"][-1]["return_mean"] < high
     # Defaults and recipes of today are others than when it was trained.
-    assert train_command(read_config(imported), [0]) in (FOLDER / name / "README.md").read_text()
+    assert command_of(read_config(imported), [0]) in (FOLDER / name / "README.md").read_text()
     agent = adaptax.load(f"pretrained:{name}")
     size = agent.algorithm.spec.observation_size
     action, _ = agent.act(agent.begin(jax.random.key(0)), np.zeros(size, np.float32))

@@ -11,6 +11,7 @@ from adaptax.functional.returns import (
     gae,
     path_ends,
     returns_so_far,
+    time_in_episode,
 )
 
 REWARD = np.array([1.0, 2.0, 3.0], np.float32)
@@ -241,3 +242,15 @@ def test_returns_so_far_equal_a_loop_over_the_steps_of_each_lane():
         expected[lane, t] = before + data["reward"][lane, t]
     found = jax.jit(returns_so_far)(data["reward"], ends, start)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_time_starts_anew_after_every_end():
+    terminated = np.array([[False, True, False, False, False], [True, False, False, False, True]])
+    truncated = np.array([[False, False, False, True, False], [False, False, False, False, True]])
+    time = time_in_episode(terminated, truncated)
+    np.testing.assert_array_equal(time, [[0, 1, 0, 1, 0], [0, 0, 1, 2, 3]])
+
+
+def test_episodes_of_one_step_are_all_at_their_start():
+    ends = np.ones((3, 2, 1), bool)
+    np.testing.assert_array_equal(time_in_episode(ends, np.zeros_like(ends)), np.zeros((3, 2, 1)))

@@ -191,7 +191,7 @@ def _flipped(rng: random.Random, content: bytes) -> bytes:
 DIVERGES = """
 import sys
 import adaptax, jax.numpy as jnp
-from adaptax.experiment.cli import in_one_line
+from adaptax.experiment.process import in_one_line
 from adaptax.envs.physics import body
 suite = adaptax.make_suite({suite!r}, horizon=50)
 env = suite.make_pool(1).env
@@ -233,7 +233,7 @@ import sys
 import adaptax
 from adaptax.envs.pools import process_crew
 from adaptax.envs.suites.gym import gym_suite
-from adaptax.experiment.cli import in_one_line
+from adaptax.experiment.process import in_one_line
 from counting import Counting
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from adaptax.learning.baselines import (
     linear_features,
     linear_time_features,
     predict_baseline,
-    time_in_episode,
     zero_features,
 )
 
@@ -31,18 +30,6 @@ def test_feature_row_golden():
 def test_time_feature_row_golden():
     row = linear_time_features(np.array([[20.0]]), np.array([3]), np.array([True]))
     np.testing.assert_allclose(row, [[0.03, 9e-4, 2.7e-5, 1]], rtol=1e-12)
-
-
-def test_time_starts_anew_after_every_end():
-    terminated = np.array([[False, True, False, False, False], [True, False, False, False, True]])
-    truncated = np.array([[False, False, False, True, False], [False, False, False, False, True]])
-    time = time_in_episode(terminated, truncated)
-    np.testing.assert_array_equal(time, [[0, 1, 0, 1, 0], [0, 0, 1, 2, 3]])
-
-
-def test_episodes_of_one_step_are_all_at_their_start():
-    ends = np.ones((3, 2, 1), bool)
-    np.testing.assert_array_equal(time_in_episode(ends, np.zeros_like(ends)), np.zeros((3, 2, 1)))
 
 
 def test_linear_target_is_fitted_exactly():

@@ -6,21 +6,14 @@ import numpy as np
 import optax
 import pytest
 
-from adaptax.algorithms.meta.pearl import PEARLConfig
-from adaptax.algorithms.meta.rl2_ppo import RL2PPOConfig
-from adaptax.algorithms.off_policy.sac import SACConfig
-from adaptax.algorithms.on_policy.ppo import CriticConfig, PPOConfig
-from adaptax.core.errors import ConfigError
 from adaptax.learning.minibatches import (
     clipped,
     descend,
-    falling,
-    iterations_within,
     optimizer,
-    over_the_run,
     run_passes,
     shuffled_rows,
 )
+from adaptax.learning.schedules import falling
 
 KEY = jax.random.key(0)
 ALL = jnp.ones(6, bool)
@@ -34,9 +27,9 @@ class Settings:
     max_grad_norm: float | None = None
 
 
-def loss(params, part):
-    """Half the squared distance to the part's mean; its figure is the mean."""
-    mean = jnp.mean(part)
+def loss(params, minibatch):
+    """Half the squared distance to the minibatch's mean; its figure is the mean."""
+    mean = jnp.mean(minibatch)
     return 0.5 * jnp.square(params - mean), {"mean": mean}
 
 
@@ -100,8 +93,8 @@ def test_steps_are_those_of_the_optimizer_on_every_layer():
     params = {"layer": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "scale": jnp.array(0.5)}
     batch = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32))
 
-    def error(params, part):
-        out = params["scale"] * (part @ params["layer"]["w"] + params["layer"]["b"])
+    def error(params, minibatch):
+        out = params["scale"] * (minibatch @ params["layer"]["w"] + params["layer"]["b"])
         return jnp.mean(jnp.square(out - 3.0)), {}
 
     start, rows = (params, step.init(params)), np.array([[0, 1, 2], [3, 4, 5], [2, 4, 0]])
@@ -159,68 +152,6 @@ def test_the_clip_is_of_the_norm_of_all_gradients_together():
     np.testing.assert_allclose([updates["policy"][0], updates["value"][0]], [-0.6, -0.8], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("linear", [0.5, 0.5, 0.375, 0.375, 0.25]),
-        ("exponential", [0.5, 0.5, 0.28117, 0.28117]),
-        ("cosine", [0.5, 0.5, 0.42678, 0.42678, 0.25, 0.25, 0.07322, 0.07322, 0, 0, 0, 0]),
-        (optax.linear_schedule(1.0, 0.2, 2), [0.5, 0.5, 0.3, 0.3, 0.1, 0.1, 0.1]),
-    ],
-)
-def test_the_rate_falls_once_a_pass(schedule, expected):
-    rate = falling(Settings().lr, Settings(lr_schedule=schedule), updates_per_pass=2)
-    got = [float(rate(jnp.array(k))) for k in range(len(expected))]
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
-
-
-def test_the_cosine_is_that_of_optax():
-    rate = falling(Settings().lr, Settings(lr_schedule="cosine"), updates_per_pass=1)
-    passes = jnp.arange(7)
-    np.testing.assert_allclose(rate(passes), optax.cosine_decay_schedule(0.5, 4)(passes), atol=1e-7)
-
-
-def test_a_schedule_without_a_length_is_as_long_as_the_run():
-    config = PPOConfig(num_epochs=3, lr_schedule="cosine", critic=CriticConfig(num_epochs=2))
-    long = over_the_run(config, 10)
-    assert (long.lr_schedule_steps, long.critic.lr_schedule_steps) == (30, None)
-    both = over_the_run(PPOConfig(critic=CriticConfig(num_epochs=2, lr_schedule="linear")), 10)
-    assert (both.lr_schedule_steps, both.critic.lr_schedule_steps) == (None, 20)
-    assert over_the_run(PPOConfig(), None) == PPOConfig()
-    given = PPOConfig(lr_schedule="linear", lr_schedule_steps=7)
-    assert over_the_run(given, 10) is given
-    sac = SACConfig(lr_schedule="linear", num_cycles=3, num_updates=5)
-    assert over_the_run(sac, 10).lr_schedule_steps == 150
-    pearl = PEARLConfig(lr_schedule="linear", num_updates=5, context_minibatch_size=50)
-    assert over_the_run(pearl, 10).lr_schedule_steps == 100
-    entropy = {"entropy_method": "regularized", "entropy_schedule": "linear"}
-    rl2 = RL2PPOConfig(num_epochs=4, entropy_coeff=0.1, **entropy)
-    assert over_the_run(rl2, 10).lr_schedule_steps == 40
-    with pytest.raises(ConfigError, match=r"needs num_iterations, .*; or give its length"):
-        over_the_run(sac, None)
-
-
-@pytest.mark.parametrize(
-    ("config", "limits", "expected"),
-    [
-        (PPOConfig(num_lanes=3, num_steps=10), (None, 25), 3),  # 12 steps an iteration
-        (PPOConfig(num_lanes=3, num_steps=10), (2, 25), 2),
-        (PPOConfig(num_episodes=4), (None, 25), None),
-        (PPOConfig(num_episodes=4), (7, 25), 7),
-        (SACConfig(num_lanes=2, num_cycles=3, num_steps=5), (None, 19), 2),  # 18
-        (RL2PPOConfig(), (None, 25), None),
-        (RL2PPOConfig(), (None, None), None),
-    ],
-)
-def test_the_iterations_of_a_run_are_known_from_its_limits_or_not(config, limits, expected):
-    assert iterations_within(config, *limits) == expected
-
-
-def test_a_linear_schedule_ends_at_zero():
-    rate = falling(Settings().lr, Settings(lr_schedule="linear"), updates_per_pass=2)
-    assert float(rate(jnp.array(8))) == float(rate(jnp.array(100))) == 0.0
-
-
 def test_an_optimizer_follows_its_schedule():
     step = optimizer(Settings(lr_schedule="linear", max_grad_norm=1e9), 1, optax.sgd)
     state, sizes = step.init(jnp.ones(())), []
@@ -253,8 +184,9 @@ def passes_over(num_rows: int, num_empty: int, **settings):
     weights = jnp.asarray(4.0 ** np.arange(num_rows))
     batch = Numbers(weights, jnp.arange(num_rows) < num_rows - num_empty)
 
-    def seen(params, part):
-        return -params * jnp.sum(part.x * part.usable), {"rows": jnp.sum(part.usable) * 1.0}
+    def seen(params, minibatch):
+        usable = minibatch.usable
+        return -params * jnp.sum(minibatch.x * usable), {"rows": jnp.sum(usable) * 1.0}
 
     step = optax.GradientTransformation(
         lambda params: jnp.array(0), lambda grads, count, params=None: (-grads, count + 1)
@@ -292,8 +224,8 @@ def test_a_schedule_falls_by_passes_whether_their_steps_were_made_or_not(num_emp
     given = PassSettings(num_epochs=2, num_minibatches=3, lr_schedule="linear")
     batch = Numbers(jnp.ones(6), jnp.arange(6) < 6 - num_empty)
 
-    def loss(params, part):
-        return params * jnp.sum(part.x * part.usable), {"x": jnp.sum(part.x)}
+    def loss(params, minibatch):
+        return params * jnp.sum(minibatch.x * minibatch.usable), {"x": jnp.sum(minibatch.x)}
 
     start = (jnp.zeros(()), optimizer(given, make=optax.adam).init(jnp.zeros(())))
     (_, state), _ = run_passes(given, loss, start, batch, KEY, make=optax.adam, stop=stop)

@@ -13,7 +13,7 @@ from small import SMALL_SUITE
 from toys import cliff_suite, fingerprint, point_suite, small_agent, train_sampler
 
 from adaptax.algorithms.base import Algorithm
-from adaptax.algorithms.program import stacked, unstacked, whole_of
+from adaptax.algorithms.program import iteration_program, stacked, unstacked
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import NotFinite
 from adaptax.core.rng import named_key
@@ -71,7 +71,7 @@ def test_a_whole_iteration_is_its_collect_and_its_update(entry, kind):
     for collects_in_program in (True, False):
         algorithm, state, sampler = begun(entry, suite)
         algorithm.collects_in_program = collects_in_program
-        assert (whole_of(algorithm, state, sampler) is not None) == collects_in_program
+        assert (iteration_program(algorithm, state, sampler) is not None) == collects_in_program
         rows = []
         for _ in range(3):
             state, metrics = algorithm.iteration(state, sampler)
@@ -89,15 +89,15 @@ def test_a_whole_iteration_is_its_collect_and_its_update(entry, kind):
 def test_many_iterations_in_one_call_are_the_same_to_the_last_bit(entry):
     skip_unless_whole(entry)
     algorithm, state, sampler = begun(entry, cliff_suite(**SMALL_SUITE.get(entry.name, {})))
-    whole = whole_of(algorithm, state, sampler)
-    if whole.most == 1:
+    program = iteration_program(algorithm, state, sampler)
+    if program.iterations_per_call == 1:
         pytest.skip("it makes one iteration a call")
     alone, each = state, []
     for _ in range(3):
-        alone, metrics, counted = whole.run(algorithm, alone, sampler, 1)
+        alone, metrics, counted = program.run(algorithm, alone, sampler, 1)
         each.append((*metrics, *counted))
     other = train_sampler(sampler.suite)
-    together, metrics, counted = whole.run(algorithm, state, other, 3)
+    together, metrics, counted = program.run(algorithm, state, other, 3)
     assert fingerprint(together) == fingerprint(alone)
     assert fingerprint(other.save()) == fingerprint(sampler.save())
     for (one, did), new, done in zip(each, metrics, counted, strict=True):
@@ -119,10 +119,10 @@ def test_three_seeds_and_settings_in_one_program_are_three_runs(entry):
         alone.append((state, metrics, sampler.save()))
         begins.append(begun(entry, suite, *place))
     algorithms, states, samplers = zip(*begins, strict=True)
-    whole = whole_of(algorithms[0], states[0], samplers[0])
+    program = iteration_program(algorithms[0], states[0], samplers[0])
     every, together = stacked(algorithms), stacked(states)
     for _ in range(2):
-        together, figures = whole.run_together(every, together, samplers, 1)
+        together, figures = program.run_together(every, together, samplers, 1)
     for one, state, own, sampler in zip(
         alone, unstacked(together, 3), figures, samplers, strict=True
     ):
@@ -150,7 +150,7 @@ def test_a_fault_within_a_whole_iteration_says_where_it_was(name):
     env = Sudden(fall=0.0)
     suite = replace(suite, make_pool=lambda num: pool(env, num))
     algorithm, state, sampler = begun(find_algorithm(name), suite)
-    assert whole_of(algorithm, state, sampler) is not None
+    assert iteration_program(algorithm, state, sampler) is not None
     with pytest.raises(NotFinite, match=r"slot \d+, step 6, task '.*': the reward is not finite"):
         for _ in range(9):
             state, _ = algorithm.iteration(state, sampler)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax.algorithms.program import whole_of
+from adaptax.algorithms.program import iteration_program
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Discrete, MultiDiscrete
 from adaptax.envs.pools.pool import SlotFault, SlotNotFinite
@@ -72,10 +72,10 @@ def test_an_algorithm_that_chooses_what_there_is_not_is_told_in_the_program():
     algorithm = make_algorithm("a2c", spec, num_steps=64, hidden_sizes=(4,))
     state = algorithm.init(jax.random.key(0))
     sampler = Sampler(suite, suite.train, 0, "train")
-    whole = whole_of(algorithm, state, sampler, beside_others=True)
-    assert whole is not None
+    program = iteration_program(algorithm, state, sampler, beside_others=True)
+    assert program is not None
     with pytest.raises(SlotFault, match="the action is none of those that"):
-        whole.run(algorithm, state, sampler, 1)
+        program.run(algorithm, state, sampler, 1)
 
 
 def test_parts_of_a_choice_are_looked_at_one_by_one():

@@ -41,8 +41,8 @@ class DICEMAMLConfig(VPGMAMLConfig):
     """DICE-MAML; defaults are ProMP's for it, but for `init_std`."""
 
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "dice"
-    """What an inner step descends: expected gradients point the same way, second derivatives
-    differ."""
+    """Loss that an inner step minimises. Expected gradients of the three point the same way; their
+    second derivatives differ."""
     outer_objective: Literal["dice", "log_likelihood"] = "dice"
     """What the outer step descends, of the policy after adaptation."""
 

@@ -55,13 +55,14 @@ class MAMLConfig(ProcessorConfig):
     learn_inner_lr: bool = False
     """Whether every array of parameters learns an inner step size of its own."""
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "likelihood_ratio"
-    """What an inner step descends: expected gradients point the same way, second derivatives
-    differ."""
+    """Loss that an inner step minimises. Expected gradients of the three point the same way; their
+    second derivatives differ."""
     first_order: bool = False
     """Whether the meta-gradient leaves out the derivative of the inner gradient."""
     exploration: Literal["off", "means", "trajectories"] = "off"
-    """E-MAML's term (Stadie et al. 2018): what was done before adaptation is worth what came of
-    it after, on a task's average as in ProMP, or lane by lane."""
+    """E-MAML's term (Stadie et al. 2018): credits the actions before the first inner step with the
+    rewards after the last, by the product of task means (`means`, as ProMP) or of lane means
+    (`trajectories`)."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy."""
     init_std: float = field(default=0.3, metadata={"static": True})
@@ -87,7 +88,7 @@ class State:
 Stages = tuple[Samples, ...]
 """Episodes before each of K inner steps, and those after the last: K + 1 stages."""
 Distributions = tuple[Distribution, ...]
-"""Over the actions of each stage, [M, N, T]."""
+"""The policy's distributions over the actions of each stage, [M, N, T]."""
 
 
 @jax.tree_util.register_dataclass
@@ -280,7 +281,7 @@ def return_metrics(data: Data) -> Metrics:
 
 
 OuterLoss = Callable[[Distribution, Samples], jax.Array]
-"""Of the policy after adaptation and its episodes; to be minimised."""
+"""(the policy's distributions after adaptation, its episodes) -> loss."""
 
 
 def adam_step(

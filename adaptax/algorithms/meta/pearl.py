@@ -20,7 +20,7 @@ import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
-    Learner,
+    LearnerState,
     Optimizers,
     descended,
     init_learner,
@@ -36,7 +36,7 @@ from adaptax.functional.belief import Belief, prior
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.q_learning import averaged, ensemble_loss, td_target
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
-from adaptax.learning.minibatches import Figures, Schedule, falling
+from adaptax.learning.minibatches import Figures
 from adaptax.learning.replay import (
     Replay,
     ReplayConfig,
@@ -46,6 +46,7 @@ from adaptax.learning.replay import (
     make_replay,
     sample,
 )
+from adaptax.learning.schedules import Schedule, falling
 from adaptax.networks.critics import ensemble
 from adaptax.networks.encoders import (
     LECUN,
@@ -84,8 +85,8 @@ class PEARLConfig(Hyperparameters):
     update_post_train: int = 1
     """Episodes on an inferred z before it is inferred again; the first ones are on the prior's."""
     num_updates: int = 2000
-    """Draws of tasks an iteration (the originals' `num_steps_per_epoch`), each for one gradient
-    step, or one for each part of its contexts."""
+    """Times that a set of tasks is drawn an iteration (the originals' `num_steps_per_epoch`). Each
+    gets one gradient step, or several with `context_minibatch_size`."""
     num_update_tasks: int = 16
     """Tasks of a gradient step."""
     batch_size: int = 256
@@ -93,8 +94,9 @@ class PEARLConfig(Hyperparameters):
     context_size: int = 100
     """Transitions of each task to infer z from."""
     context_minibatch_size: int | None = None
-    """Transitions of each of as many contexts as make that number, drawn apart, with a gradient
-    step and a minibatch of its own for each; None: one context has them all."""
+    """Transitions that one gradient step infers z from; must divide `context_size`. Every draw of
+    tasks then gets `context_size / context_minibatch_size` gradient steps, each with a newly
+    sampled context and minibatch. None: one step, with `context_size` transitions."""
     buffer_size: int = 50_000
     """Transitions kept of each task; the published run ends with half as many."""
     latent_size: int = 5
@@ -107,12 +109,13 @@ class PEARLConfig(Hyperparameters):
     """How networks start: as Flax's do, or as the authors': hidden weights uniform within
     1 / sqrt(outputs) and biases 0.1, last layers within 0.003, the policy's within 0.001."""
     information_bottleneck: bool = True
-    """Whether z is drawn from a belief kept near the prior, or is the mean of what tokens say."""
+    """Whether z is drawn from a belief that the KL keeps near the prior; if not, z is the mean of
+    the encoder's outputs for the tokens."""
     kl_coeff: float = 0.1
     """Weight of the belief's KL from the prior."""
     kl_reduction: Literal["sum", "mean"] = "sum"
-    """Over the tasks of a gradient step; the critics' loss is a mean, so that with `sum` the
-    bottleneck tightens as `num_update_tasks` grows."""
+    """How the KL is reduced over the tasks of a gradient step; the critics' loss is a mean, so that
+    with `sum` the bottleneck tightens as `num_update_tasks` grows."""
     next_obs_in_context: bool = False
     """Whether z is inferred from (o, a, r, o'), or from (o, a, r)."""
     critic: Literal["twin_target", "value"] = "twin_target"
@@ -206,7 +209,7 @@ class PEARLConfig(Hyperparameters):
 
 
 MOST_LANES = 8
-"""Side by side, where episodes ended early and more are needed."""
+"""Most lanes side by side in rounds that make up for episodes that ended early."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ def check_own(networks: Networks, config: PEARLConfig, spec: EnvSpec) -> None:
 class State:
     """Everything learned, and what to learn from; both replays have a ring for each task."""
 
-    learner: Learner
+    learner: LearnerState
     replay: Replay
     """What policy and values learn from."""
     context: Replay
@@ -365,7 +368,7 @@ class PEARL(Algorithm[State, Data]):
         replay = add(state.replay, data.steps, data.rings)
         key, rings_key = jax.random.split(state.key)
 
-        def step(learner: Learner, rings: jax.Array) -> tuple[Learner, Figures]:
+        def step(learner: LearnerState, rings: jax.Array) -> tuple[LearnerState, Figures]:
             key, *keys = jax.random.split(learner.key, 4)
             num, rings = len(rings), rings[:, None]
             batch = sample(replay, keys[0], (num, config.batch_size), rings)
@@ -383,8 +386,8 @@ class PEARL(Algorithm[State, Data]):
         return State(learner, replay, data.context, key), {**figures, **counters}
 
     def gradient_step(
-        self, learner: Learner, batch: Transitions, context: Transitions, key: jax.Array
-    ) -> tuple[Learner, Figures]:
+        self, learner: LearnerState, batch: Transitions, context: Transitions, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
         """One step on M tasks, their minibatches [M, B, ...] and contexts [M, C, ...]."""
         config, critics = self.config, self.networks.critics
         z_key, next_key, action_key = jax.random.split(key, 3)
@@ -485,13 +488,13 @@ class PEARL(Algorithm[State, Data]):
         rates = {name: falling(rates.get(name, config.policy_lr), config) for name in names}
         return {name: optax.adam(rate, eps=config.adam_epsilon) for name, rate in rates.items()}
 
-    def _temperature(self, learner: Learner) -> jax.Array:
+    def _temperature(self, learner: LearnerState) -> jax.Array:
         if self.with_value:
             return jnp.float32(1.0)
         return jnp.exp(learner.params["log_temperature"])
 
     def _target(
-        self, learner: Learner, batch: Transitions, z: jax.Array, key: jax.Array
+        self, learner: LearnerState, batch: Transitions, z: jax.Array, key: jax.Array
     ) -> jax.Array:
         """What the critics learn [M, B]: by the lagging value, or SAC's by lagging critics."""
         if self.networks.value is not None and self.with_value:
@@ -552,10 +555,11 @@ class _Visit:
         *,
         for_context: bool = True,
     ) -> tuple[list[Rollout], Replay]:
-        """At least `num_steps` steps on each task, and the context, with them if they are for it.
+        """At least `num_steps` steps on each task, in whole episodes, and the context.
 
-        On a z of the prior; with `infer_key`, after each round of `update_post_train` episodes, on
-        one inferred from a random part of the context.
+        The context gains these steps if `for_context`. Episodes are on a z of the prior; with
+        `infer_key` they come in rounds of `update_post_train`, and each round but the first is on a
+        z inferred from a random part of the context.
         """
         actor, rollouts = self.pearl.actor(self.state), list[Rollout]()
         lengths = np.full(len(self.rings), self.pearl.spec.horizon)

@@ -26,10 +26,9 @@ from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import usable_std
-from adaptax.functional.returns import episode_index
-from adaptax.learning.baselines import time_in_episode
+from adaptax.functional.returns import episode_index, time_in_episode
 from adaptax.learning.estimator import Normalization
-from adaptax.learning.minibatches import Schedule
+from adaptax.learning.schedules import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
 from adaptax.networks.actor_critic import MIN_STD, ActorCritic
 from adaptax.networks.convolutions import torso_for
@@ -118,16 +117,16 @@ class RL2Config(Hyperparameters):
     """Factor on rewards before returns: keeps value targets near 1. What the agent sees of rewards
     is without it."""
     normalize_rewards: bool = False
-    """Whether that factor is on rewards in units of their standard deviation so far, each class of
-    tasks by its own, so that none of them outweighs the others in what is learned."""
+    """Whether rewards are also divided by their standard deviation so far, each class of tasks by
+    its own, so that no class outweighs the others in what is learned."""
     monte_carlo_returns: bool = False
     """Whether the value learns Monte-Carlo returns rather than lambda-returns."""
     shuffle: ClassVar[Literal["sequences"]] = "sequences"
     bootstrap_trial_end: bool = True
     """Whether what would follow a trial cut by its time limit counts by its value, or as 0."""
     cut_at_termination: bool = False
-    """Whether nothing that follows an episode's termination counts, though its trial goes on: for
-    agents that cannot know how many episodes are left. Horizons cut nothing."""
+    """Whether returns end where an episode terminates, though its trial goes on: for agents that
+    cannot know how many episodes are left. An end by the horizon cuts nothing."""
 
     @property
     def passes_per_iteration(self) -> int:
@@ -214,9 +213,10 @@ def trial_steps(config: TrialSettings, spec: EnvSpec) -> int:
 
 
 def remembered_steps(config: TrialSettings, spec: EnvSpec) -> int:
-    """Most inputs that a memory has to hold: those of whole episodes, which an evaluation has.
+    """Most inputs that a memory has to hold.
 
-    And that after the last step, of which the value is that a trial's end is bootstrapped with.
+    They are those of a trial of whole episodes, as evaluations run it, and the one after the last
+    step, whose value bootstraps the trial's end.
     """
     return steps_of(spec, trial_length(config, spec)) + 1
 
@@ -287,8 +287,8 @@ def collect(config: TrialSettings, actor: Actor, sampler: Sampler) -> Rollout:
 def with_reward_moments(state: State, rollout: Rollout) -> State:
     """The state with the moments of each class's rewards, where they are in use.
 
-    Member m has a task of class m modulo their number. Before an update, unlike observations:
-    no one acted by them, and the first iteration has a scale too.
+    Member m has a task of class m modulo the number of classes. Called before an update, unlike
+    `with_obs_moments`: no policy acted by these moments, and so the first iteration has a scale.
     """
     if "reward" not in state.moments:
         return state
@@ -317,7 +317,7 @@ def sequences_of(
         spec.action,
         state.moments.get("obs"),
         bootstrap_end=config.bootstrap_trial_end,
-        cuts=falls(spec, rollout) if config.cut_at_termination else None,
+        cuts=task_terminations(spec, rollout) if config.cut_at_termination else None,
         transitions=transitions,
     )
     reward = sequences.reward
@@ -333,7 +333,7 @@ def sequences_of(
     return replace(sequences, reward=config.reward_scale * reward)
 
 
-def falls(spec: EnvSpec, rollout: Rollout) -> jax.Array:
+def task_terminations(spec: EnvSpec, rollout: Rollout) -> jax.Array:
     """Where an episode terminated [M, N, T] bool, but not by the horizon where that belongs to it.
 
     That end comes whatever the agent does, as a time limit's.

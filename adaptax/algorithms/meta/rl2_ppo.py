@@ -20,7 +20,7 @@ from adaptax.core.errors import check
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.two_hot import symlog_bins
-from adaptax.learning.critics import Critic, LinearBaseline, TwoHotNetwork
+from adaptax.learning.critics import LinearBaseline, TwoHotNetwork, ValueSource
 from adaptax.learning.minibatches import Figures, optimizer
 from adaptax.learning.sequences import Sequences
 from adaptax.networks.actor_critic import checked_actor_critic
@@ -71,7 +71,7 @@ def check_critic(config: RL2PPOConfig, spec: EnvSpec) -> None:
     check(fits, "critic 'linear' does not take pictures")
 
 
-def critic_of(config: RL2PPOConfig) -> Critic:
+def critic_of(config: RL2PPOConfig) -> ValueSource:
     """The critic that the config describes."""
     if config.critic == "two_hot":
         return TwoHotNetwork(symlog_bins(config.num_bins, config.max_return))

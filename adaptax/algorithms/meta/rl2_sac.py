@@ -22,12 +22,12 @@ import optax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.off_policy.family import (
-    Learner,
+    LearnerState,
     Optimizers,
     descended,
     gradient_steps,
     init_learner,
-    optimizer,
+    off_policy_optimizer,
     target_entropy,
 )
 from adaptax.algorithms.off_policy.sac import Choices, with_temperature
@@ -42,8 +42,9 @@ from adaptax.functional.q_learning import averaged, soft_value, td_target
 from adaptax.functional.returns import last_valid
 from adaptax.functional.two_hot import symlog_bins, two_hot_loss, two_hot_value
 from adaptax.learning.context import bare
-from adaptax.learning.minibatches import Figures, Schedule
+from adaptax.learning.minibatches import Figures
 from adaptax.learning.replay import Replay, draw_rings
+from adaptax.learning.schedules import Schedule
 from adaptax.learning.trials import make_trials, read_trials, with_trials
 from adaptax.networks.critics import ActionValues, StochasticPolicy, ensemble
 from adaptax.networks.memory import MemoryConfig
@@ -77,8 +78,8 @@ class RL2SACConfig(Hyperparameters):
     batch_size: int = 32
     """Trials of a gradient step."""
     encoders: Literal["separate", "shared"] = "separate"
-    """Whether policy and critics remember apart, or the policy by the critics' memory, which their
-    loss alone then teaches."""
+    """Whether policy and critics have a memory each, or the policy uses that of the critics, which
+    only the critics' loss then trains."""
     hidden_sizes: tuple[int, ...] = (64,)
     """Hidden layers between the input and the memory."""
     memory: MemoryConfig = field(default_factory=lambda: MemoryConfig("gru", 64))
@@ -179,12 +180,13 @@ def check_own(networks: Networks, config: RL2SACConfig, spec: EnvSpec) -> None:
     """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
     encoder, size = networks.encoder, rl2.input_size(spec)
 
-    def features(key: jax.Array) -> jax.Array:
-        (_, seen), _ = encoder.init_with_output(key, encoder.initial((1,)), jnp.zeros((1, size)))
-        return seen
+    def features_of(key: jax.Array) -> jax.Array:
+        start = encoder.initial((1,)), jnp.zeros((1, size))
+        (_, features), _ = encoder.init_with_output(key, *start)
+        return features
 
     said = f"networks.encoder must make features of inputs [1, {size}]"
-    num = traced(said, features).shape[-1]
+    num = traced(said, features_of).shape[-1]
     bins = config.num_bins if config.critic == "two_hot" else 1
     if isinstance(spec.action, Discrete):
         inputs, outputs, needs = num, bins * spec.action.size, "logits"
@@ -199,7 +201,7 @@ def check_own(networks: Networks, config: RL2SACConfig, spec: EnvSpec) -> None:
 class State:
     """Everything learned, and the trials to learn from."""
 
-    learner: Learner
+    learner: LearnerState
     trials: Replay
     """A ring for each trial."""
     num_trials: jax.Array
@@ -254,11 +256,11 @@ class RL2SAC(Algorithm[State, Rollout]):
         config, spec, networks = self.config, self.spec, self.networks
         key, policy_key, critic_key, *keys = jax.random.split(key, 5)
         start = networks.encoder.initial((1,)), jnp.zeros((1, rl2.input_size(spec)))
-        (_, seen), encoder = networks.encoder.init_with_output(keys[0], *start)
+        (_, features), encoder = networks.encoder.init_with_output(keys[0], *start)
         params = {
-            "policy": networks.policy.init(policy_key, seen),
+            "policy": networks.policy.init(policy_key, features),
             "critic_encoder": encoder,
-            "critics": networks.critics.init(critic_key, self._beside(seen, jnp.zeros(1))),
+            "critics": networks.critics.init(critic_key, self._beside(features, jnp.zeros(1))),
             "log_temperature": jnp.log(jnp.float32(config.init_temperature)),
         }
         if config.encoders == "separate":
@@ -280,9 +282,11 @@ class RL2SAC(Algorithm[State, Rollout]):
         """Trials into the buffer, and gradient steps on trials drawn from all that it holds."""
         trials, num_trials = with_trials(state.trials, state.num_trials, data)
 
-        def step(learner: Learner, rings_key: jax.Array, key: jax.Array) -> tuple[Learner, Figures]:
+        def step(
+            learner: LearnerState, rings_key: jax.Array, key: jax.Array
+        ) -> tuple[LearnerState, Figures]:
             rings = draw_rings(trials, rings_key, (self.config.batch_size,))
-            return self.gradient_step(learner, self.kept(trials, rings), key)
+            return self.gradient_step(learner, self.minibatch(trials, rings), key)
 
         learner, figures = gradient_steps(
             step, state.learner, self.config.num_updates, self._warm(state)
@@ -292,16 +296,19 @@ class RL2SAC(Algorithm[State, Rollout]):
         return State(learner, trials, num_trials), {**returns, **figures, **counters}
 
     def gradient_step(
-        self, learner: Learner, trials: Trials, key: jax.Array
-    ) -> tuple[Learner, Figures]:
-        """One step of critics, policy and temperature, which counts as it was before the step."""
+        self, learner: LearnerState, trials: Trials, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
+        """One gradient step each of critics, policy and, if it is learned, temperature.
+
+        Critics and policy use the temperature from before the step.
+        """
         temperature = jnp.exp(learner.params["log_temperature"])
         target_key, policy_key = jax.random.split(key)
         target = self.targets(learner, trials, target_key)
 
         def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
-            seen = self._seen(params["critic_encoder"], trials.inputs[:, :-1])
-            outputs = self._outputs(params["critics"], seen, trials.action)
+            features = self._features(params["critic_encoder"], trials.inputs[:, :-1])
+            outputs = self._outputs(params["critics"], features, trials.action)
             errors = jnp.sum(self._errors(outputs, target), axis=0)
             loss = masked_mean(errors, trials.valid)
             q = masked_mean(jnp.mean(self._values(outputs), axis=0), trials.valid)
@@ -311,14 +318,14 @@ class RL2SAC(Algorithm[State, Rollout]):
             learner, critic_loss, self._optimizers("critics", "critic_encoder")
         )
         params = learner.params
-        known = self._seen(params["critic_encoder"], trials.inputs[:, :-1])
+        critic_features = self._features(params["critic_encoder"], trials.inputs[:, :-1])
 
         def policy_loss(own: PyTree) -> tuple[jax.Array, Figures]:
-            seen = known
+            features = critic_features
             if self.config.encoders == "separate":
-                seen = self._seen(own["policy_encoder"], trials.inputs[:, :-1])
-            policy = self.networks.policy.apply(own["policy"], seen)
-            choices = self._choices(policy, params["critics"], known, policy_key)
+                features = self._features(own["policy_encoder"], trials.inputs[:, :-1])
+            policy = self.networks.policy.apply(own["policy"], features)
+            choices = self._choices(policy, params["critics"], critic_features, policy_key)
             value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
             loss = -masked_mean(value, trials.valid)
             entropy = -jnp.sum(choices.weight * choices.log_prob, axis=-1)
@@ -334,7 +341,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         online = {name: learner.params[name] for name in learner.target}
         return replace(learner, target=averaged(learner.target, online, self.config.tau)), figures
 
-    def targets(self, learner: Learner, trials: Trials, key: jax.Array) -> jax.Array:
+    def targets(self, learner: LearnerState, trials: Trials, key: jax.Array) -> jax.Array:
         """What critics learn at every step [B, T]: r + discount * V of what is seen next.
 
         An episode's end within a trial cuts nothing: what is seen next is the next episode's start,
@@ -343,17 +350,17 @@ class RL2SAC(Algorithm[State, Rollout]):
         params, target = learner.params, learner.target
         encoder = params.get("policy_encoder", params["critic_encoder"])
         policy = self.networks.policy.apply(
-            params["policy"], self._seen(encoder, trials.inputs)[:, 1:]
+            params["policy"], self._features(encoder, trials.inputs)[:, 1:]
         )
-        seen = self._seen(target["critic_encoder"], trials.inputs)[:, 1:]
-        choices = self._choices(policy, target["critics"], seen, key)
+        features = self._features(target["critic_encoder"], trials.inputs)[:, 1:]
+        choices = self._choices(policy, target["critics"], features, key)
         temperature = jnp.exp(params["log_temperature"])
         value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
         return td_target(trials.reward, self.config.discount, trials.ended, value)
 
-    def kept(self, trials: Replay, rings: jax.Array) -> Trials:
+    def minibatch(self, buffer: Replay, rings: jax.Array) -> Trials:
         """The trials of rings [B] as the agent saw them."""
-        steps, valid = read_trials(trials, rings)
+        steps, valid = read_trials(buffer, rings)
         names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
         one_lane = {name: getattr(steps, name)[:, None] for name in names}
         rollout = Rollout(**one_lane, valid=valid[:, None])
@@ -401,9 +408,9 @@ class RL2SAC(Algorithm[State, Rollout]):
         return state.num_trials >= self.config.num_initial_trials
 
     def _optimizers(self, *names: str) -> Optimizers:
-        return dict.fromkeys(names, optimizer(self.config, optax.adam))
+        return dict.fromkeys(names, off_policy_optimizer(self.config, optax.adam))
 
-    def _seen(self, encoder: PyTree, inputs: jax.Array) -> jax.Array:
+    def _features(self, encoder: PyTree, inputs: jax.Array) -> jax.Array:
         """Features [B, T, H] of inputs [B, T, F], from the start of their trials on."""
         start = self.networks.encoder.initial(inputs.shape[:1])
         features: jax.Array
@@ -414,16 +421,16 @@ class RL2SAC(Algorithm[State, Rollout]):
     def _discrete(self) -> bool:
         return isinstance(self.spec.action, Discrete)
 
-    def _beside(self, seen: jax.Array, action: jax.Array) -> jax.Array:
+    def _beside(self, features: jax.Array, action: jax.Array) -> jax.Array:
         """What critics take: features and an action, or features alone if they value all."""
         if self._discrete:
-            return seen
-        action = jnp.broadcast_to(action, (*seen.shape[:-1], self.spec.action.size))
-        return jnp.concatenate([seen, action], axis=-1)
+            return features
+        action = jnp.broadcast_to(action, (*features.shape[:-1], self.spec.action.size))
+        return jnp.concatenate([features, action], axis=-1)
 
-    def _outputs(self, critics: PyTree, seen: jax.Array, action: jax.Array) -> jax.Array:
+    def _outputs(self, critics: PyTree, features: jax.Array, action: jax.Array) -> jax.Array:
         """What critics say [E, B, T, K] of the actions taken."""
-        outputs = self.networks.critics.apply(critics, self._beside(seen, action))
+        outputs = self.networks.critics.apply(critics, self._beside(features, action))
         if not self._discrete:
             return outputs
         of_all = self._by_choice(outputs)
@@ -433,15 +440,17 @@ class RL2SAC(Algorithm[State, Rollout]):
         """Outputs [E, ..., A K] as [E, ..., A, K]."""
         return outputs.reshape(*outputs.shape[:-1], self.spec.action.size, -1)
 
-    def _choices(self, policy: Any, critics: PyTree, seen: jax.Array, key: jax.Array) -> Choices:
+    def _choices(
+        self, policy: Any, critics: PyTree, features: jax.Array, key: jax.Array
+    ) -> Choices:
         """What the policy may do, and the lowest value of each by the critics."""
         if self._discrete:
-            outputs = self.networks.critics.apply(critics, seen)
+            outputs = self.networks.critics.apply(critics, features)
             q = jnp.min(self._values(self._by_choice(outputs)), axis=0)
             log_prob = jax.nn.log_softmax(policy.logits)
             return Choices(q, log_prob, jnp.exp(log_prob))
         action, log_prob = policy.sample_and_log_prob(key)
-        outputs = self.networks.critics.apply(critics, self._beside(seen, action))
+        outputs = self.networks.critics.apply(critics, self._beside(features, action))
         q = jnp.min(self._values(outputs), axis=0)[..., None]
         return Choices(q, log_prob[..., None], jnp.ones_like(q))
 

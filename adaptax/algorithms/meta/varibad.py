@@ -93,9 +93,9 @@ class VariBADConfig(RL2PPOConfig):
     """Beliefs of a trial, drawn in each step, that the whole trial is decoded from; all of them
     where there are fewer."""
     cut_at_termination: bool = True
-    """Whether nothing that follows an episode's termination counts, though its trial goes on: the
-    belief does not tell how many episodes are left, so that the value could not. Horizons cut
-    nothing."""
+    """Whether returns end where an episode terminates, though its trial goes on: the belief does
+    not tell how many episodes are left, so the value could not predict them. An end by the horizon
+    cuts nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +184,7 @@ class State:
     decoders: PyTree
     """Parameters by name."""
     elbo_opt_state: PyTree
-    """Of the optimizer that moves encoder and decoders."""
+    """State of the optimizer that moves encoder and decoders."""
     trials: Replay
     """A ring for each trial."""
     num_trials: jax.Array
@@ -261,7 +261,7 @@ class VariBAD(Algorithm[State, Rollout]):
         return rl2.collect(self.config, self.actor(state), sampler)
 
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
-        """Policy and value down PPO's loss on these trials, then the model up its ELBOs on many."""
+        """PPO on the new trials, then ELBO steps of encoder and decoders on those in the buffer."""
         policy, policy_figures = self._improved_policy(state.policy, data)
         trials, num_trials = with_trials(state.trials, state.num_trials, data)
         state = replace(state, policy=policy, trials=trials, num_trials=num_trials)
@@ -270,7 +270,7 @@ class VariBAD(Algorithm[State, Rollout]):
         return state, returns | policy_figures | model_figures
 
     def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Figures]:
-        """Passes of PPO over trials, each one episode but where a termination cuts it."""
+        """PPO passes, each trial as one episode unless `cut_at_termination` cuts it."""
         config, network = self.config, self.network
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
@@ -285,7 +285,7 @@ class VariBAD(Algorithm[State, Rollout]):
         def loss(params: PyTree, key: jax.Array) -> tuple[jax.Array, Figures]:
             rings_key, draw_key = jax.random.split(key)
             rings = draw_rings(state.trials, rings_key, (config.elbo_batch_size,))
-            return self.elbo_loss(params, self.kept(state.trials, rings, moments), draw_key)
+            return self.elbo_loss(params, self.minibatch(state.trials, rings, moments), draw_key)
 
         start = (encoder_of(policy.params), state.decoders), state.elbo_opt_state
         step = partial(one_step, loss, ADAM(config.elbo_lr))
@@ -302,7 +302,8 @@ class VariBAD(Algorithm[State, Rollout]):
     ) -> tuple[jax.Array, Figures]:
         """Minus the mean ELBO_t over trials and t = 0, ..., T (equations 8 to 10), and its terms.
 
-        `params` are (the encoder's, the decoders'). From some t, drawn, the trial is decoded.
+        `params` are (the encoder's, the decoders'). Reconstruction is averaged over
+        `num_elbo_terms` random times t, the KL over all.
         """
         encoder, decoders = params
         times_key, z_key = jax.random.split(key)
@@ -319,7 +320,7 @@ class VariBAD(Algorithm[State, Rollout]):
         return error + self.config.kl_coeff * kl, {"decoding_error": error, "kl": kl}
 
     def beliefs(self, encoder: PyTree, trials: Trials) -> DiagonalGaussian:
-        """Q_0, ..., q_T [B, T + 1, L]; q_0 is the prior."""
+        """Beliefs q_0, ..., q_T [B, T + 1, L]; q_0 is the prior."""
         start = self.network.initial(trials.valid.shape[:1])
         params = {"params": {"encoder": encoder}}
         return self.network.apply(params, start, trials.transitions, method="beliefs")[1]
@@ -336,22 +337,22 @@ class VariBAD(Algorithm[State, Rollout]):
         reward = networks.reward_decoder.apply(decoders["reward"], z, *from_what)
         errors = decoding_errors(reward, trials.reward[..., None], trials.valid)
         if networks.next_obs_decoder is not None and self.config.decode_next_obs:
-            there = networks.next_obs_decoder.apply(decoders["next_obs"], z, obs, action)
-            errors = errors + decoding_errors(there, next_obs[:, 0], trials.valid)
+            predicted = networks.next_obs_decoder.apply(decoders["next_obs"], z, obs, action)
+            errors = errors + decoding_errors(predicted, next_obs[:, 0], trials.valid)
         return errors
 
-    def kept(self, trials: Replay, rings: jax.Array, moments: Moments | None) -> Trials:
+    def minibatch(self, buffer: Replay, rings: jax.Array, moments: Moments | None) -> Trials:
         """The trials of rings [B], normalised by the `moments` of the policy's inputs."""
-        steps, valid = read_trials(trials, rings)
+        steps, valid = read_trials(buffer, rings)
         num_obs = self.spec.observation_size
         # What stands for a choice that was not made is none of the choices.
-        seen = jnp.where(valid[..., None], transition(steps, self.spec.action), 0.0)
-        seen = jnp.pad(seen, ((0, 0), (1, 0), (0, 0)))
+        transitions = jnp.where(valid[..., None], transition(steps, self.spec.action), 0.0)
+        transitions = jnp.pad(transitions, ((0, 0), (1, 0), (0, 0)))
         obs = jnp.pad(steps.obs, ((0, 0), (0, 1), (0, 0)))
-        inputs = jnp.concatenate([obs, seen], axis=-1)
+        inputs = jnp.concatenate([obs, transitions], axis=-1)
         inputs = normalized(inputs, moments)
-        obs, seen = inputs[:, :-1, :num_obs], inputs[..., num_obs:]
-        return Trials(obs, seen, steps.reward, valid)
+        obs, transitions = inputs[:, :-1, :num_obs], inputs[..., num_obs:]
+        return Trials(obs, transitions, steps.reward, valid)
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy at the start of a trial, on the prior."""

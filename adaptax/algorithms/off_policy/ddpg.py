@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
     Data,
-    Learner,
+    LearnerState,
     Networks,
     OffPolicyConfig,
     State,
     collect,
     descended,
     init_state,
-    optimizer,
+    off_policy_optimizer,
     update,
     with_target,
 )
@@ -44,7 +44,7 @@ class DDPGConfig(OffPolicyConfig):
     """DDPG; defaults are those of Fujimoto et al. 2018, section 6.1, appendix C and their code."""
 
     noise_std: float = 0.1
-    """Standard deviation of the Gaussian noise on actions while training, of a range of 2."""
+    """Standard deviation of the Gaussian noise on training actions, which range from -1 to 1."""
     lr: float = 1e-3
     """Step size of both optimizers."""
 
@@ -85,10 +85,10 @@ class DDPG(Algorithm[State, Data]):
         return update(self.config, state, data, self.gradient_step)
 
     def gradient_step(
-        self, learner: Learner, batch: Transitions, key: jax.Array
-    ) -> tuple[Learner, Figures]:
+        self, learner: LearnerState, batch: Transitions, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
         """One step of the critic, then of the policy."""
-        networks, adam, lagging = self.networks, optimizer(self.config), learner.target
+        networks, adam, lagging = self.networks, off_policy_optimizer(self.config), learner.target
         next_action = networks.policy.apply(lagging["policy"], batch.next_obs)
         next_q = networks.critics.apply(lagging["critics"], batch.next_obs, next_action)
         target = td_target(batch.reward, batch.discount, batch.terminated, jnp.min(next_q, axis=0))
@@ -143,7 +143,9 @@ def init_networks(config: DDPGConfig, spec: EnvSpec, networks: Networks, key: ja
         "policy": networks.policy.init(policy_key, obs),
         "critics": networks.critics.init(critic_key, obs, action),
     }
-    return init_state(config, spec, params, params, dict.fromkeys(params, optimizer(config)), key)
+    return init_state(
+        config, spec, params, params, dict.fromkeys(params, off_policy_optimizer(config)), key
+    )
 
 
 def acting(networks: Networks, state: State, noise_std: float) -> Actor:

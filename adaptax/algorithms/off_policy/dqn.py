@@ -18,14 +18,14 @@ import optax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
     Data,
-    Learner,
+    LearnerState,
     OffPolicyConfig,
     Optimizers,
     State,
     collect,
     descended,
     init_state,
-    optimizer,
+    off_policy_optimizer,
     update,
     with_target,
 )
@@ -54,24 +54,25 @@ class DQNConfig(OffPolicyConfig):
     """DQN; where the defaults come from: docs/algorithms/dqn.md."""
 
     num_updates: int | Literal["auto"] = 12
-    """Gradient steps of a cycle, one to four environment steps (Mnih et al. 2015); `auto`: as many
-    as its environment steps."""
+    """Gradient steps of a cycle; the default is about one for every four environment steps (Mnih et
+    al. 2015); `auto`: as many as its environment steps."""
     n_step: int = 3
-    """Rewards summed up before a value is asked for, fewer at an episode's end (Hessel et al.
-    2018, arXiv 1710.02298)."""
+    """Rewards that a target sums before it bootstraps from a value, fewer at an episode's end
+    (Hessel et al. 2018, arXiv 1710.02298)."""
     reward_scale: float = 0.1
     """Factor on rewards where they are learned from; what is logged does not have it. At 1 values
     of `cartpole`, at most 100, rise into the thousands with some seeds."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the network (Stable-Baselines3)."""
     double: bool = False
-    """Whether the next action is the best by the network, rather than by its target."""
+    """Whether the online network chooses the next action and the target network values it (double
+    DQN); else the target network does both."""
     init_epsilon: float = 1.0
     """Probability of a uniform action in the first iteration."""
     final_epsilon: float = 0.05
-    """What it falls to."""
+    """Probability that it falls towards."""
     epsilon_decay: float = 0.8
-    """Factor on what of it is above `final_epsilon`, from iteration to iteration."""
+    """Factor, every iteration, on the part of the probability above `final_epsilon`."""
     optimizer: Literal["rmsprop", "adam"] = "adam"
     """What descends the loss."""
     tau: float = 0.01
@@ -114,7 +115,7 @@ class DQN(Algorithm[State, Data]):
         return init_state(self.config, self.spec, params, params["q"], self._optimizers, key)
 
     def collect(self, state: State, sampler: Sampler) -> Data:
-        """Steps of the greedy policy, and epsilon of chance."""
+        """Steps of the epsilon-greedy policy."""
         eps = epsilon(self.config, state.num_cycles)
         explorer = EpsilonGreedyActor(state.learner.params["q"], self.networks, eps)
         return collect(self.config, state, sampler, explorer)
@@ -126,8 +127,8 @@ class DQN(Algorithm[State, Data]):
         return state, {**metrics, "epsilon": eps}
 
     def gradient_step(
-        self, learner: Learner, batch: Transitions, key: jax.Array
-    ) -> tuple[Learner, Figures]:
+        self, learner: LearnerState, batch: Transitions, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
         """One step on the value of the action that was taken."""
         values = self.networks.apply
         next_q = values(learner.target, batch.next_obs)
@@ -154,7 +155,7 @@ class DQN(Algorithm[State, Data]):
 
     @property
     def _optimizers(self) -> Optimizers:
-        return {"q": optimizer(self.config, make=OPTIMIZERS[self.config.optimizer])}
+        return {"q": off_policy_optimizer(self.config, make=OPTIMIZERS[self.config.optimizer])}
 
 
 def epsilon(config: DQNConfig, num_cycles: jax.Array) -> jax.Array:

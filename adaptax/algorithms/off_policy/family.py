@@ -23,8 +23,9 @@ from adaptax.functional.masking import anywhere
 from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
 from adaptax.learning.context import bare
-from adaptax.learning.minibatches import Figures, MakeOptimizer, Schedule, Scheduled
+from adaptax.learning.minibatches import Figures, MakeOptimizer
 from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
+from adaptax.learning.schedules import Schedule, Scheduled
 from adaptax.sampling.actors import Actor, UniformActor
 from adaptax.sampling.exploration import AfterWarmup
 from adaptax.sampling.sampler import Sampler
@@ -60,7 +61,7 @@ class OffPolicyConfig(Hyperparameters):
     discount: float = 0.99
     """Weight of a reward against one a step earlier, gamma."""
     n_step: int = 1
-    """Rewards summed up before a value is asked for, fewer at an episode's end."""
+    """Rewards that a target sums before it bootstraps from a value, fewer at an episode's end."""
     reward_scale: float = 1.0
     """Factor on rewards where they are learned from; what is logged does not have it."""
     normalize_rewards: bool = False
@@ -129,7 +130,7 @@ class OffPolicyConfig(Hyperparameters):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Learner:
+class LearnerState:
     """What gradient steps change."""
 
     params: PyTree
@@ -148,7 +149,7 @@ class Learner:
 class State:
     """Everything learned, and what to learn from."""
 
-    learner: Learner
+    learner: LearnerState
     replay: Replay
     num_cycles: jax.Array
     """Cycles so far, [] int32."""
@@ -185,7 +186,7 @@ class Networks:
 
 Optimizers = dict[str, optax.GradientTransformation]
 """By the names of the networks they move."""
-GradientStep = Callable[[Learner, Transitions, jax.Array], tuple[Learner, Figures]]
+GradientStep = Callable[[LearnerState, Transitions, jax.Array], tuple[LearnerState, Figures]]
 """(learner, minibatch, key) -> learner, figures."""
 
 
@@ -204,10 +205,12 @@ def init_state(
     return State(learner, replay, jnp.zeros((), jnp.int32))
 
 
-def init_learner(params: PyTree, target: PyTree, optimizers: Optimizers, key: jax.Array) -> Learner:
+def init_learner(
+    params: PyTree, target: PyTree, optimizers: Optimizers, key: jax.Array
+) -> LearnerState:
     """A learner before its first step, its targets copies of what they lag behind."""
     opt_state = {name: step.init(params[name]) for name, step in optimizers.items()}
-    return Learner(
+    return LearnerState(
         params, jax.tree.map(jnp.array, target), opt_state, jnp.zeros((), jnp.int32), key
     )
 
@@ -233,7 +236,7 @@ def update(
     replay = add(state.replay, data.rollout, goes_on=data.goes_on)
     scale = config.reward_scale / (replay.reward_std if config.normalize_rewards else 1.0)
 
-    def step(learner: Learner, batch_key: jax.Array, step_key: jax.Array) -> Any:
+    def step(learner: LearnerState, batch_key: jax.Array, step_key: jax.Array) -> Any:
         batch = sample(replay, batch_key, (config.batch_size,))
         batch = replace(batch, reward=scale * batch.reward)
         return gradient_step(learner, batch, step_key)
@@ -244,33 +247,34 @@ def update(
 
 
 def gradient_steps(
-    step: Callable[[Learner, jax.Array, jax.Array], tuple[Learner, Figures]],
-    learner: Learner,
+    step: Callable[[LearnerState, jax.Array, jax.Array], tuple[LearnerState, Figures]],
+    learner: LearnerState,
     num: int,
     learn: Array,
-) -> tuple[Learner, Figures]:
-    """So many steps in one scan, and their mean figures; neither unless `learn` [] is True.
+) -> tuple[LearnerState, Figures]:
+    """The learner after `num` gradient steps in one scan, and their mean figures.
 
-    A step takes two keys: what its minibatch is drawn by, and one for itself.
+    Unless `learn` [] is True, the learner as it is and figures that are absent. `step` takes two
+    keys: one to draw its minibatch with, and one for itself.
     """
 
-    def counted(learner: Learner, _: None) -> tuple[Learner, Figures]:
+    def counted(learner: LearnerState, _: None) -> tuple[LearnerState, Figures]:
         key, batch_key, step_key = jax.random.split(learner.key, 3)
         learner, figures = step(learner, batch_key, step_key)
         return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
-    def learned(learner: Learner) -> tuple[Learner, Figures]:
+    def learned(learner: LearnerState) -> tuple[LearnerState, Figures]:
         learner, figures = jax.lax.scan(counted, learner, length=num)
         return learner, jax.tree.map(jnp.mean, figures)
 
     shapes = jax.eval_shape(learned, learner)[1]
     none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
 
-    def learned_where_due(learner: Learner) -> tuple[Learner, Figures]:
-        chosen: tuple[Learner, Figures] = select(learn, learned(learner), (learner, none))
+    def learned_where_due(learner: LearnerState) -> tuple[LearnerState, Figures]:
+        chosen: tuple[LearnerState, Figures] = select(learn, learned(learner), (learner, none))
         return chosen
 
-    result: tuple[Learner, Figures] = jax.lax.cond(
+    result: tuple[LearnerState, Figures] = jax.lax.cond(
         anywhere(learn), learned_where_due, lambda learner: (learner, none), learner
     )
     return result
@@ -287,7 +291,7 @@ def target_entropy(asked: float | None, space: ActionSpace) -> float:
     return 0.5 * float(np.log(space.size)) if isinstance(space, Discrete) else -float(space.size)
 
 
-def optimizer(
+def off_policy_optimizer(
     config: Scheduled, make: MakeOptimizer = optax.adam, passes_per_update: int = 1
 ) -> optax.GradientTransformation:
     """Adam with the epsilon of its paper, 1e-8 (Kingma and Ba 2015), or what `make` gives.
@@ -299,10 +303,10 @@ def optimizer(
 
 
 def descended(
-    learner: Learner,
+    learner: LearnerState,
     loss: Callable[[PyTree], tuple[jax.Array, Any]],
     optimizers: Optimizers,
-) -> tuple[Learner, Any]:
+) -> tuple[LearnerState, Any]:
     """The learner with the networks that have an optimizer here one gradient step further down.
 
     `loss` takes their parameters by name; what it gives beside the loss comes second.
@@ -315,7 +319,7 @@ def descended(
     return replace(learner, params=params, opt_state=opt_state), aux
 
 
-def with_target(config: OffPolicyConfig, learner: Learner, online: PyTree) -> Learner:
+def with_target(config: OffPolicyConfig, learner: LearnerState, online: PyTree) -> LearnerState:
     """After a gradient step: with the target moved towards `online`, if that is due."""
     num_updates = learner.num_updates + 1
     target = updated_target(config, num_updates, learner.target, online)

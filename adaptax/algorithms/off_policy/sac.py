@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
     Data,
-    Learner,
+    LearnerState,
     Networks,
     OffPolicyConfig,
     Optimizers,
@@ -23,7 +23,7 @@ from adaptax.algorithms.off_policy.family import (
     collect,
     descended,
     init_state,
-    optimizer,
+    off_policy_optimizer,
     target_entropy,
     update,
     with_target,
@@ -115,7 +115,7 @@ class SAC(Algorithm[State, Data]):
             "critics": self.networks.critics.init(critic_key, *self._inputs(obs, action)),
             "log_temperature": jnp.log(jnp.float32(self.config.init_temperature)),
         }
-        optimizers = dict.fromkeys(params, optimizer(self.config))
+        optimizers = dict.fromkeys(params, off_policy_optimizer(self.config))
         return init_state(self.config, self.spec, params, params["critics"], optimizers, key)
 
     def collect(self, state: State, sampler: Sampler) -> Data:
@@ -127,10 +127,13 @@ class SAC(Algorithm[State, Data]):
         return update(self.config, state, data, self.gradient_step)
 
     def gradient_step(
-        self, learner: Learner, batch: Transitions, key: jax.Array
-    ) -> tuple[Learner, Figures]:
-        """One step of critics, policy and temperature, which counts as it was before the step."""
-        config, adam = self.config, optimizer(self.config)
+        self, learner: LearnerState, batch: Transitions, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
+        """One gradient step each of critics, policy and, if it is learned, temperature.
+
+        Critics and policy use the temperature from before the step.
+        """
+        config, adam = self.config, off_policy_optimizer(self.config)
         temperature = jnp.exp(learner.params["log_temperature"])
         target_key, policy_key = jax.random.split(key)
         policy = self.networks.policy.apply(learner.params["policy"], batch.next_obs)
@@ -196,9 +199,12 @@ class SAC(Algorithm[State, Data]):
 
 
 def with_temperature(
-    learner: Learner, figures: Figures, target: float, optimizers: Optimizers
-) -> tuple[Learner, Figures]:
-    """After a step of the temperature by the policy's `entropy`; its figure is that before it."""
+    learner: LearnerState, figures: Figures, target: float, optimizers: Optimizers
+) -> tuple[LearnerState, Figures]:
+    """One step of the temperature towards the target entropy, from `figures["entropy"]`.
+
+    Adds the figure `temperature`, its value before the step.
+    """
 
     def loss(params: PyTree) -> tuple[jax.Array, Figures]:
         log_temperature = params["log_temperature"]

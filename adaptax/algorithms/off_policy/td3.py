@@ -23,12 +23,12 @@ from adaptax.algorithms.off_policy.ddpg import (
 )
 from adaptax.algorithms.off_policy.family import (
     Data,
-    Learner,
+    LearnerState,
     Networks,
     State,
     collect,
     descended,
-    optimizer,
+    off_policy_optimizer,
     update,
     updated_target,
 )
@@ -47,7 +47,7 @@ class TD3Config(DDPGConfig):
     """TD3; defaults are the paper's, section 6.1, and its authors' code."""
 
     policy_delay: int = 2
-    """Gradient steps of the critics to each of the policy and the targets."""
+    """Gradient steps of the critics for every step of the policy and update of the targets."""
     target_update_interval: int = 1
     """Gradient steps of the policy from one update of the targets to the next."""
     target_noise_std: float = 0.2
@@ -93,12 +93,12 @@ class TD3(Algorithm[State, Data]):
         return update(self.config, state, data, self.gradient_step)
 
     def gradient_step(
-        self, learner: Learner, batch: Transitions, key: jax.Array
-    ) -> tuple[Learner, Figures]:
+        self, learner: LearnerState, batch: Transitions, key: jax.Array
+    ) -> tuple[LearnerState, Figures]:
         """One step of the critics; every `policy_delay` steps also of policy and targets."""
-        networks, adam = self.networks, optimizer(self.config)
+        networks, adam = self.networks, off_policy_optimizer(self.config)
         # The policy's own steps are fewer; its step size falls with the critics' all the same.
-        delayed = optimizer(self.config, passes_per_update=self.config.policy_delay)
+        delayed = off_policy_optimizer(self.config, passes_per_update=self.config.policy_delay)
         target = self.smoothed_target(learner.target, batch, key)
 
         def critics(params: PyTree) -> tuple[jax.Array, Figures]:
@@ -107,7 +107,7 @@ class TD3(Algorithm[State, Data]):
         def policy(params: PyTree) -> tuple[jax.Array, Figures]:
             return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
 
-        def policy_and_targets(learner: Learner) -> Learner:
+        def policy_and_targets(learner: LearnerState) -> LearnerState:
             learner, _ = descended(learner, policy, {"policy": delayed})
             num = (learner.num_updates + 1) // self.config.policy_delay
             after = updated_target(self.config, num, learner.target, learner.params)
@@ -118,7 +118,7 @@ class TD3(Algorithm[State, Data]):
         return jax.lax.cond(due, policy_and_targets, lambda same: same, learner), figures
 
     def smoothed_target(self, lagging: PyTree, batch: Transitions, key: jax.Array) -> jax.Array:
-        """R + discount * min_i Q_i(s', clip(mu(s') + clip(noise))) [B] (lines 7 and 8)."""
+        """The target r + discount * min_i Q_i(s', clip(mu(s') + clip(noise))) [B] (lines 7, 8)."""
         config, networks = self.config, self.networks
         action = networks.policy.apply(lagging["policy"], batch.next_obs)
         noise = config.target_noise_std * jax.random.normal(key, action.shape)

@@ -99,14 +99,16 @@ class A2C(Algorithm[State, Rollout]):
         return family.policy_actor(self.networks, state, deterministic=deterministic)
 
 
-def loss(config: A2CConfig, network: Any, params: PyTree, part: Batch) -> tuple[jax.Array, Figures]:
+def loss(
+    config: A2CConfig, network: Any, params: PyTree, batch: Batch
+) -> tuple[jax.Array, Figures]:
     """-E[A log pi] + value_coeff E[(y - V)^2] / 2 - entropy_coeff H, and its terms."""
-    distribution, value = part.outputs(network, params)
+    distribution, value = batch.outputs(network, params)
     terms = {
-        "policy_loss": policy_gradient_loss(distribution.log_prob(part.action), part.advantage),
-        "value_loss": squared_value_loss(value, part.target),
+        "policy_loss": policy_gradient_loss(distribution.log_prob(batch.action), batch.advantage),
+        "value_loss": squared_value_loss(value, batch.target),
         "entropy": distribution.entropy(),
     }
-    means = {name: masked_mean(x, part.valid) for name, x in terms.items()}
+    means = {name: masked_mean(x, batch.valid) for name, x in terms.items()}
     total = means["policy_loss"] + config.value_coeff * means["value_loss"]
     return total - config.entropy_coeff * means["entropy"], means

@@ -35,11 +35,10 @@ from adaptax.learning.minibatches import (
     Loss,
     MakeOptimizer,
     Passes,
-    Schedule,
     Stop,
     run_passes,
-    share_left,
 )
+from adaptax.learning.schedules import Schedule, share_left
 from adaptax.learning.sequences import (
     Batch,
     Sequences,
@@ -93,6 +92,8 @@ class OnPolicyConfig(Hyperparameters):
     iteration, of each lane, of all so far, or none; with none they are in units of the returns'
     deviation where `normalize_returns` is on."""
     positive_advantage: ClassVar[bool] = False
+    """Fixed: of the configs from which `estimator.policy_advantage` reads it, only RL2's lets one
+    set it."""
     num_minibatches: int = 32
     """Parts of a pass over the data; of whole lanes with a memory, of which each has at least
     one."""
@@ -204,7 +205,7 @@ class State:
     moments: dict[str, Moments]
     """Running moments of `obs`, `return` and `advantage`, as far as they are in use."""
     num_passes: jax.Array
-    """Over the data, so far."""
+    """Passes over the data so far."""
     key: jax.Array
 
 
@@ -299,7 +300,7 @@ def sequences_of(state: State, rollout: Rollout) -> Sequences:
 def with_obs_moments(state: State, sequences: Sequences) -> State:
     """The state with the moments of what was observed.
 
-    Only after an update, which saw its inputs as the policy that acted had seen them.
+    Called only after an update, which must normalise its inputs as the policy that acted did.
     """
     if "obs" not in state.moments:
         return state
@@ -347,7 +348,7 @@ def learn_jointly(
 def fit_critic(
     config: Settings, fit: FitSettings, network: Any, state: State, sequences: Sequences
 ) -> tuple[State, Batch, Figures]:
-    """Fit the value to targets that stay fixed over all passes; and what the policy learns from."""
+    """Fit the value to targets fixed over all passes: state, batch for the policy, figures."""
     estimated, moments = estimate(
         config,
         network,
@@ -360,8 +361,10 @@ def fit_critic(
     batch = batch_of(config, network, state.params, sequences, raw, estimated)
     key, shuffle_key = jax.random.split(state.key)
     start = (part_of(state.params, "value"), state.opt_state["value"])
-    (value, opt_state), figures = fit_value(fit, network, state.params, start, batch, shuffle_key)
-    params = with_part(state.params, value)
+    (value_params, opt_state), figures = fit_value(
+        fit, network, state.params, start, batch, shuffle_key
+    )
+    params = with_part(state.params, value_params)
     if fit.advantage_from == "new":
         raw = estimate(config, network, params, moments, sequences)[0].advantage
     advantage, moments = policy_advantage(config, raw, sequences.valid, moments)

@@ -21,7 +21,8 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import approx_kl, clip_fraction, clipped_ratio_loss
-from adaptax.learning.minibatches import Figures, Schedule, optimizer, run_passes
+from adaptax.learning.minibatches import Figures, optimizer, run_passes
+from adaptax.learning.schedules import Schedule
 from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
@@ -117,12 +118,12 @@ class PPO(Algorithm[State, Rollout]):
             config, config.critic, network, state, sequences
         )
 
-        def loss_of(part: PyTree, some: Batch) -> tuple[jax.Array, Figures]:
-            distribution, _ = some.outputs(network, with_part(state.params, part))
-            return loss(config.clip_range, distribution, some)
+        def loss_of(policy_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Figures]:
+            distribution, _ = minibatch.outputs(network, with_part(state.params, policy_params))
+            return loss(config.clip_range, distribution, minibatch)
 
         key, shuffle_key = jax.random.split(state.key)
-        (policy, opt_state), figures = run_passes(
+        (policy_params, opt_state), figures = run_passes(
             config,
             loss_of,
             (part_of(state.params, "policy"), state.opt_state["policy"]),
@@ -130,7 +131,7 @@ class PPO(Algorithm[State, Rollout]):
             shuffle_key,
             stop=family.kl_exceeds(config.target_kl),
         )
-        params = with_part(state.params, policy)
+        params = with_part(state.params, policy_params)
         figures |= family.changes(network, acted, params, batch, loss_of) | value_figures
         state = replace(
             state,
@@ -146,14 +147,14 @@ class PPO(Algorithm[State, Rollout]):
         return family.policy_actor(self.networks, state, deterministic=deterministic)
 
 
-def loss(clip_range: float, distribution: Distribution, part: Batch) -> tuple[jax.Array, Figures]:
+def loss(clip_range: float, distribution: Distribution, batch: Batch) -> tuple[jax.Array, Figures]:
     """-E[min(rho A, clip(rho, 1 - c, 1 + c) A)], rho the joint ratio; and its figures."""
-    log_prob = distribution.log_prob(part.action)
-    terms = clipped_ratio_loss(log_prob, part.log_prob, part.advantage, clip_range)
-    policy_loss = masked_mean(terms, part.valid)
-    log_ratio = log_prob - part.log_prob
+    log_prob = distribution.log_prob(batch.action)
+    terms = clipped_ratio_loss(log_prob, batch.log_prob, batch.advantage, clip_range)
+    policy_loss = masked_mean(terms, batch.valid)
+    log_ratio = log_prob - batch.log_prob
     return policy_loss, {
         "policy_loss": policy_loss,
-        "approx_kl": masked_mean(approx_kl(log_ratio), part.valid),
-        "clip_fraction": masked_mean(clip_fraction(log_ratio, clip_range), part.valid),
+        "approx_kl": masked_mean(approx_kl(log_ratio), batch.valid),
+        "clip_fraction": masked_mean(clip_fraction(log_ratio, clip_range), batch.valid),
     }

@@ -23,7 +23,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
-from adaptax.learning.critics import Critic, ValueNetwork
+from adaptax.learning.critics import ValueNetwork, ValueSource
 from adaptax.learning.minibatches import Figures, optimizer
 from adaptax.learning.sequences import Batch
 from adaptax.sampling.actors import Actor
@@ -131,18 +131,18 @@ def loss(
     network: Any,
     entropy_coeff: float | jax.Array,
     params: PyTree,
-    part: Batch,
+    batch: Batch,
     entropy: Callable[[Distribution, jax.Array], jax.Array] = family.plain_entropy,
-    critic: Critic | None = None,
+    critic: ValueSource | None = None,
 ) -> tuple[jax.Array, Figures]:
     """L_clip + value_coeff L_value - entropy_coeff H, and its figures.
 
     L_value is the mean error of the `critic`, by default half the value's squared error.
     """
-    distribution, output = part.outputs(network, params)
-    policy_loss, figures = ppo.loss(config.clip_range, distribution, part)
+    distribution, output = batch.outputs(network, params)
+    policy_loss, figures = ppo.loss(config.clip_range, distribution, batch)
     critic = value_network(config) if critic is None else critic
-    value_loss = masked_mean(critic.errors(output, part), part.valid)
-    mean_entropy = masked_mean(entropy(distribution, part.action), part.valid)
+    value_loss = masked_mean(critic.errors(output, batch), batch.valid)
+    mean_entropy = masked_mean(entropy(distribution, batch.action), batch.valid)
     total = policy_loss + config.value_coeff * value_loss - entropy_coeff * mean_entropy
     return total, {**figures, "value_loss": value_loss, "entropy": mean_entropy}

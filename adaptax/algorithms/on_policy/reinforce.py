@@ -19,8 +19,9 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean, masked_standardize
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.returns import discounted_returns
-from adaptax.learning.minibatches import Schedule, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.processors import ProcessorConfig, process_samples
+from adaptax.learning.schedules import Schedule
 from adaptax.networks.actor_critic import (
     ActorCritic,
     checked_actor_critic,
@@ -139,18 +140,18 @@ class Reinforce(Algorithm[family.State, Data]):
         )
         advantage = masked_standardize(returns - baseline.reshape(s.reward.shape), s.valid)
 
-        def loss(policy: PyTree) -> jax.Array:
-            params = with_part(state.params, policy)
+        def loss(policy_params: PyTree) -> jax.Array:
+            params = with_part(state.params, policy_params)
             _, (distribution, _) = self.networks.apply(
                 params, s.memory, s.obs, s.reset, method="sequence"
             )
             terms = policy_gradient_loss(distribution.log_prob(s.action), advantage)
             return masked_mean(terms, s.valid)
 
-        policy = part_of(state.params, "policy")
-        value, grads = jax.value_and_grad(loss)(policy)
+        policy_params = part_of(state.params, "policy")
+        value, grads = jax.value_and_grad(loss)(policy_params)
         updates, opt_state = optimizer(self.config).update(grads, state.opt_state)
-        params = with_part(state.params, optax.apply_updates(policy, updates))
+        params = with_part(state.params, optax.apply_updates(policy_params, updates))
         after = replace(state, params=params, opt_state=opt_state, num_passes=state.num_passes + 1)
         return family.with_obs_moments(after, s), {"policy_loss": value}
 

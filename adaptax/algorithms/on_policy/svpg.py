@@ -27,7 +27,8 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import episode_index, last_valid, returns_so_far
 from adaptax.functional.stein import spread, stein_direction
-from adaptax.learning.minibatches import Figures, is_schedule, optimizer
+from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.schedules import is_schedule
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor, PerMember
 from adaptax.sampling.sampler import Sampler

@@ -104,14 +104,14 @@ def policy_step(
 ) -> tuple[PyTree, Figures]:
     """The policy down -E[rho A] - entropy_coeff H, within a bound on the mean KL(old || new)."""
 
-    def policy(part: PyTree) -> Distribution:
-        return batch.outputs(network, with_part(params, part))[0]
+    def policy(policy_params: PyTree) -> Distribution:
+        return batch.outputs(network, with_part(params, policy_params))[0]
 
     def mean_kl(after: Distribution) -> jax.Array:
         return masked_mean(before.kl(after), batch.valid)
 
-    def objective(part: PyTree) -> tuple[jax.Array, jax.Array]:
-        after = policy(part)
+    def objective(policy_params: PyTree) -> tuple[jax.Array, jax.Array]:
+        after = policy(policy_params)
         log_prob = after.log_prob(batch.action)
         terms = likelihood_ratio_loss(log_prob, batch.log_prob, batch.advantage)
         bonus = masked_mean(entropy(after, batch.action), batch.valid)

@@ -43,9 +43,10 @@ class CEMConfig(SearchConfig):
     elite_fraction: float = field(default=0.05, metadata={"static": True})
     """Share of the candidates that the next mean and deviation are fitted to."""
     extra_std: float = 1.0
-    """Deviation added at first, in squares, so that the search does not narrow too soon."""
+    """Square root of the extra variance at the start, which keeps the search from narrowing too
+    soon."""
     extra_std_generations: int = 100
-    """Generations until nothing is added."""
+    """Generations over which the extra variance falls to 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -179,7 +179,7 @@ def tasks_as_arrays(env: Env, tasks: Sequence[Task]) -> tuple[dict[str, np.ndarr
 
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-    """Of a row each."""
+    """The shape of one row of each array, by name."""
     return {name: x.shape[1:] for name, x in arrays.items()}
 
 

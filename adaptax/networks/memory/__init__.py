@@ -40,8 +40,9 @@ class MemoryConfig:
     """What a policy remembers by."""
 
     kind: Kind | str = "none"
-    """A recurrent cell, matrices that are written to and read by keys, layers of linear
-    recurrences, attention to what was seen, or nothing; or what an installed package offers."""
+    """Nothing (`none`), a recurrent cell (`gru`, `lstm`), matrices written and read by keys
+    (`fast-weights`), linear recurrences (`min-gru`, `lru`), attention (`transformer`), or the name
+    of an installed package's memory."""
     size: int = 64
     """Units; those of all heads together for fast weights and transformers."""
     num_layers: int = 2

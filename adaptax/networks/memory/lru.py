@@ -13,9 +13,10 @@ from adaptax.networks.memory.memory import Memory, flat_lanes, gated_residual
 from adaptax.networks.mlp import dense
 
 LEAST_RADIUS, GREATEST_RADIUS = 0.9, 0.999
-"""Of the first eigenvalues: what they hold fades in 10 to 1,000 steps."""
+"""Range of the first eigenvalues' absolute values: what they hold fades in 10 to 1,000 steps."""
 GREATEST_PHASE = np.pi / 10
-"""Of the first eigenvalues, in radians a step; small ones suit long sequences (section 3.4)."""
+"""Largest phase of the first eigenvalues, in radians a step; small ones suit long sequences
+(section 3.4)."""
 
 
 class LRU(Memory):
@@ -63,7 +64,7 @@ class Recurrence(nn.Module):
     def __call__(
         self, x: jax.Array, start: jax.Array, reset: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """X [B, T, H], start [B, H] complex, reset [B, T] -> states and outputs [B, T, H]."""
+        """From inputs [B, T, H], start [B, H] complex, reset [B, T]: states, outputs [B, T, H]."""
         size = (self.size,)
         nu = self.param("nu", first_nu, size)
         theta = self.param("theta", first_theta, size)

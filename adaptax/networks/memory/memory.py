@@ -27,7 +27,7 @@ class Memory(nn.Module):
     def sequence(
         self, memory: PyTree, x: jax.Array, reset: jax.Array | None = None
     ) -> tuple[PyTree, jax.Array]:
-        """X [*lanes, T, F], reset [*lanes, T] -> the memory after it, features [*lanes, T, H]."""
+        """From inputs [*lanes, T, F], reset [*lanes, T]: memory, features [*lanes, T, H]."""
         raise NotImplementedError
 
     def __call__(
@@ -49,13 +49,13 @@ class NoMemory(Memory):
     def sequence(
         self, memory: PyTree, x: jax.Array, reset: jax.Array | None = None
     ) -> tuple[PyTree, jax.Array]:
-        """X itself."""
+        """The inputs themselves."""
         return memory, x
 
     def __call__(
         self, memory: PyTree, x: jax.Array, reset: jax.Array | None = None
     ) -> tuple[PyTree, jax.Array]:
-        """X itself."""
+        """The inputs themselves."""
         return memory, x
 
 
@@ -78,12 +78,12 @@ def cleared(memory: PyTree, reset: jax.Array | None) -> PyTree:
 
 
 def flat_lanes(x: jax.Array, num_axes: int) -> jax.Array:
-    """X [*lanes, ...] with one axis in the place of its lanes; the last `num_axes` axes stay."""
+    """The array with one axis in the place of its lanes; its last `num_axes` axes stay."""
     return x.reshape(-1, *x.shape[x.ndim - num_axes :])
 
 
 def gated_residual(x: jax.Array, mixed: jax.Array) -> jax.Array:
-    """X [..., H] plus a gated linear unit of what a recurrence made of it (arXiv 2303.06349, 2.2).
+    """Inputs [..., H] plus a gated linear unit of a recurrence's output (arXiv 2303.06349, 2.2).
 
     Called where a Flax module makes its parameters.
     """

@@ -17,7 +17,8 @@ NUM_HEADS = 4
 CHUNK = 128
 """Steps whose queries are answered together: what a sequence takes in memory grows with it."""
 LONGEST_WAVE = 10_000
-"""Of the rotations that tell distances, in steps over 2 pi (Su et al. 2021, 3.3)."""
+"""Base of the rotary encoding's wavelengths, which lie between 1 and so many times 2 pi steps (Su
+et al. 2021, 3.3)."""
 FIRST_GATE_BIAS = 2.0
 """By it a layer starts near the identity (Parisotto et al. 2019, 3.2)."""
 NOWHERE = -1
@@ -180,7 +181,7 @@ class Gate(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """X, y [..., H] -> [..., H]."""
+        """Both inputs [..., H] -> [..., H]."""
         size = x.shape[-1]
         reset, update, candidate = jnp.split(nn.Dense(3 * size)(y), 3, axis=-1)
         by_x, by_x_update = jnp.split(nn.Dense(2 * size, use_bias=False)(x), 2, axis=-1)
@@ -191,7 +192,7 @@ class Gate(nn.Module):
 
 
 def rotated(x: jax.Array, position: jax.Array) -> jax.Array:
-    """X [B, heads, T, W] with pairs of numbers turned by angles that grow with `position`.
+    """Inputs [B, heads, T, W] with pairs of numbers turned by angles that grow with `position`.
 
     The product of a turned query and a turned key depends on the difference of their positions
     [B, T] (Su et al. 2021, equations 15 and 16).
@@ -205,7 +206,7 @@ def rotated(x: jax.Array, position: jax.Array) -> jax.Array:
 
 
 def by_head(x: jax.Array) -> jax.Array:
-    """X [B, T, H] as [B, heads, T, H / heads]."""
+    """Features [B, T, H] as [B, heads, T, H / heads]."""
     return jnp.moveaxis(x.reshape(*x.shape[:2], NUM_HEADS, -1), 2, 1)
 
 

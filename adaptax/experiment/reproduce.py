@@ -86,12 +86,12 @@ def trainings(runs: Sequence[Run]) -> list[tuple[dict[str, Any], list[int]]]:
     for run in runs:
         suite = {name: x for name, x in run.config["suite"].items() if name not in PLACES}
         alike = {**run.config, "suite": suite}
-        same = recipe_of(alike)[1] + from_python(alike) + train_command(alike, [0])
+        same = recipe_of(alike)[1] + from_python(alike) + command_of(alike, [0])
         found.setdefault(same, (run.config, []))[1].append(run.seed)
     return list(found.values())
 
 
-def train_command(config: dict[str, Any], seeds: Sequence[int]) -> str:
+def command_of(config: dict[str, Any], seeds: Sequence[int]) -> str:
     """The command that trains the same from these seeds, a flag a line."""
     recipe, _ = recipe_of(config)
     seeds = list(dict.fromkeys(seeds))
