@@ -12,14 +12,17 @@ def policy_gradient_loss(log_prob: jax.Array, advantage: jax.Array) -> jax.Array
 
 
 def likelihood_ratio_loss(
-    log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array
+    log_prob: jax.Array,
+    old_log_prob: jax.Array,
+    advantage: jax.Array,
+    valid: jax.Array | bool = True,
 ) -> jax.Array:
-    """-rho A, same shape; rho the joint ratio to the policy that acted.
+    """-rho A, same shape; rho the joint ratio to the policy that acted, 1 where not `valid`.
 
     Where both are the same policy, its first two derivatives are those of the low-variance
     curvature objective (Rothfuss et al. 2019, section 5).
     """
-    return -jnp.exp(log_prob - old_log_prob) * advantage
+    return -_ratio(log_prob, old_log_prob, valid) * advantage
 
 
 def clipped_ratio_loss(
@@ -27,11 +30,24 @@ def clipped_ratio_loss(
     old_log_prob: jax.Array,
     advantage: jax.Array,
     clip_range: float | jax.Array,
+    valid: jax.Array | bool = True,
 ) -> jax.Array:
-    """-min(rho A, clip(rho, 1 - c, 1 + c) A), rho the joint ratio (Schulman et al. 2017, eq. 7)."""
-    ratio = jnp.exp(log_prob - old_log_prob)
+    """-min(rho A, clip(rho, 1 - c, 1 + c) A) (Schulman et al. 2017, eq. 7).
+
+    rho is the joint ratio to the policy that acted, 1 where not `valid`.
+    """
+    ratio = _ratio(log_prob, old_log_prob, valid)
     clipped = jnp.clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
+
+
+def _ratio(log_prob: jax.Array, old_log_prob: jax.Array, valid: jax.Array | bool) -> jax.Array:
+    """exp(log_prob - old_log_prob), but in padding.
+
+    The zeros there may be far more likely now than the log-probability of 0 that is recorded for
+    them. A ratio beyond float32 would make the gradient NaN, though its mean leaves padding out.
+    """
+    return jnp.exp(jnp.where(valid, log_prob - old_log_prob, 0.0))
 
 
 def approx_kl(log_ratio: jax.Array) -> jax.Array:

@@ -725,6 +725,24 @@ def test_a_step_lowers_the_loss_within_the_bound():
         assert np.any(np.asarray(before) != np.asarray(after))
 
 
+@pytest.mark.parametrize("name", ["rl2-trpo", "trpo"])
+def test_pieces_are_of_the_values_fit_alone(name):
+    """The bound on the KL is on the policy that acts, which begins where its sequences do."""
+    suite, settings = cliff_suite(), {**SMALL}
+    if name == "trpo":
+        settings = {"memory": SMALL["memory"], "num_lanes": 4, "num_steps": 40, "num_epochs": 1}
+    ends = []
+    for steps in (None, 3):
+        algorithm = make_algorithm(name, suite.spec, **settings, num_bptt_steps=steps)
+        state = algorithm.init(KEY)
+        after, figures = updated(algorithm, state, algorithm.collect(state, train_sampler(suite)))
+        parts = (ravel_pytree(part_of(after.params, part))[0] for part in ("policy", "value"))
+        ends.append((*map(np.asarray, parts), float(figures["kl"])))
+    (policy, value, kl), (same_policy, other_value, same_kl) = ends
+    np.testing.assert_allclose(same_policy, policy, rtol=1e-6, atol=1e-7)
+    assert kl == pytest.approx(same_kl, rel=1e-5) and np.any(other_value != value)
+
+
 @pytest.mark.slow
 def test_finite_differences_take_nearly_the_exact_step():
     """In float64, by four conjugate gradients: more of them magnify what little there is between

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from adaptax.functional.distributions import DiagonalGaussian
-from adaptax.functional.policy_losses import clipped_ratio_loss, policy_gradient_loss
+from adaptax.functional.masking import masked_mean
+from adaptax.functional.policy_losses import (
+    clipped_ratio_loss,
+    likelihood_ratio_loss,
+    policy_gradient_loss,
+)
 
 RATIO = np.array([0.5, 0.9, 1.3, 1.3], np.float32)
 ADVANTAGE = np.array([1.0, -1.0, 2.0, -2.0], np.float32)
@@ -58,3 +63,20 @@ def test_ratio_is_joint_over_action_dimensions():
 def test_policy_gradient_terms_are_minus_advantage_times_log_prob():
     terms = policy_gradient_loss(np.array([-1.0, -2.0]), np.array([3.0, -4.0]))
     np.testing.assert_allclose(terms, [3.0, -8.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [likelihood_ratio_loss, clipped_ratio_loss])
+def test_padding_that_is_far_likelier_than_recorded_reaches_no_gradient(loss):
+    """A narrow policy of many dimensions, whose mean in padding is next to the zeros there."""
+    action, valid = jnp.zeros((2, 17)).at[0].set(1.0), jnp.array([True, False])
+    log_std = jnp.full(17, jnp.log(1e-3))
+    old = DiagonalGaussian(action + 1e-3, log_std).log_prob(action)
+    rest = (0.2, valid) if loss is clipped_ratio_loss else (valid,)
+
+    def mean_loss(mean: jax.Array) -> jax.Array:
+        log_prob = DiagonalGaussian(mean * action, log_std).log_prob(action)
+        terms = loss(log_prob, old * valid, jnp.array([1.0, 0.0]), *rest)
+        return masked_mean(terms, valid)
+
+    gradient = jax.grad(mean_loss)(jnp.ones(17))
+    assert np.isfinite(gradient).all()

@@ -201,7 +201,8 @@ def task_step(
         if config.inner_objective == "log_likelihood":
             terms = policy_gradient_loss(log_prob, samples.credit)
         else:
-            terms = likelihood_ratio_loss(log_prob, samples.log_prob, samples.credit)
+            given = samples.log_prob, samples.credit, samples.valid
+            terms = likelihood_ratio_loss(log_prob, *given)
         return masked_mean(terms.reshape(-1), samples.valid.reshape(-1)), distribution
 
     step_sizes = params.get("inner_lr")

@@ -124,7 +124,8 @@ class ProMP(Algorithm[State, Data]):
         stages, before = batch
         after, last = unroll(self.config, self.networks, params, stages), stages[-1]
         log_prob = after[-1].log_prob(last.action)
-        terms = clipped_ratio_loss(log_prob, last.log_prob, last.credit, state.clip_range)
+        given = last.log_prob, last.credit, state.clip_range, last.valid
+        terms = clipped_ratio_loss(log_prob, *given)
         policy_loss = task_mean(terms, last.valid)
         penalty = jnp.mean(state.kl_coeff * mean_kls(before[:-1], after[:-1], stages[:-1]))
         total = policy_loss + penalty + exploration_loss(self.config, stages, after)

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2
@@ -38,7 +37,7 @@ from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.q_learning import averaged, soft_value, td_target
+from adaptax.functional.q_learning import averaged, td_target
 from adaptax.functional.returns import last_valid
 from adaptax.functional.two_hot import symlog_bins, two_hot_loss, two_hot_value
 from adaptax.learning.context import bare
@@ -326,10 +325,9 @@ class RL2SAC(Algorithm[State, Rollout]):
                 features = self._features(own["policy_encoder"], trials.inputs[:, :-1])
             policy = self.networks.policy.apply(own["policy"], features)
             choices = self._choices(policy, params["critics"], critic_features, policy_key)
-            value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
-            loss = -masked_mean(value, trials.valid)
-            entropy = -jnp.sum(choices.weight * choices.log_prob, axis=-1)
-            return loss, {"policy_loss": loss, "entropy": masked_mean(entropy, trials.valid)}
+            loss = -masked_mean(choices.value(temperature), trials.valid)
+            entropy = masked_mean(choices.entropy, trials.valid)
+            return loss, {"policy_loss": loss, "entropy": entropy}
 
         of_policy = {"separate": ("policy", "policy_encoder"), "shared": ("policy",)}
         names = of_policy[self.config.encoders]
@@ -355,7 +353,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         features = self._features(target["critic_encoder"], trials.inputs)[:, 1:]
         choices = self._choices(policy, target["critics"], features, key)
         temperature = jnp.exp(params["log_temperature"])
-        value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
+        value = choices.value(temperature)
         return td_target(trials.reward, self.config.discount, trials.ended, value)
 
     def minibatch(self, buffer: Replay, rings: jax.Array) -> Trials:
@@ -408,7 +406,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         return state.num_trials >= self.config.num_initial_trials
 
     def _optimizers(self, *names: str) -> Optimizers:
-        return dict.fromkeys(names, off_policy_optimizer(self.config, optax.adam))
+        return dict.fromkeys(names, off_policy_optimizer(self.config))
 
     def _features(self, encoder: PyTree, inputs: jax.Array) -> jax.Array:
         """Features [B, T, H] of inputs [B, T, F], from the start of their trials on."""

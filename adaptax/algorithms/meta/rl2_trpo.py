@@ -7,7 +7,7 @@ recurrent network of its own as in the paper, is fitted by gradient descent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -17,13 +17,12 @@ import jax
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.meta.rl2 import RL2Config
-from adaptax.algorithms.on_policy import family, trpo
+from adaptax.algorithms.on_policy import trpo
 from adaptax.algorithms.on_policy.family import State
-from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.trust_region import TrustRegion
-from adaptax.learning.minibatches import optimizer
-from adaptax.networks.actor_critic import checked_actor_critic, part_of
+from adaptax.networks.actor_critic import checked_actor_critic
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -32,6 +31,9 @@ from adaptax.sampling.sampler import Sampler
 class RL2TRPOConfig(RL2Config):
     """RL2 with TRPO; `lr`, epochs and minibatches are those of the value's fit."""
 
+    num_bptt_steps: int | None = None
+    """Steps of the pieces that trials are cut into for the value's fit, beyond whose start no
+    gradient flows back; the policy's step is of whole trials. None: whole trials."""
     gae_lambda: float = 0.98
     """Lambda of the advantages: 0 trusts the value after one step, 1 only after all of them."""
     max_grad_norm: float = 1.0
@@ -62,12 +64,8 @@ class RL2TRPO(Algorithm[State, Rollout]):
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-
-        def init_optimizer(params: PyTree) -> PyTree:
-            return {"value": optimizer(self.config).init(part_of(params, "value"))}
-
-        size = rl2.input_size(self.spec)
-        return rl2.init_state(self.config, self.networks, self.spec, size, key, init_optimizer)
+        size, make = rl2.input_size(self.spec), partial(trpo.value_optimizer, self.config)
+        return rl2.init_state(self.config, self.networks, self.spec, size, key, make)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """One trial on each of `meta_batch_size` tasks."""
@@ -78,15 +76,9 @@ class RL2TRPO(Algorithm[State, Rollout]):
         config, network = self.config, self.networks
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data)
-        coeff, acted = rl2.loss_entropy_coeff(config, state), state.params
-        state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)
-        params, figures = trpo.policy_step(
-            config.trust_region, network, state.params, batch, coeff, partial(rl2.entropy, config)
-        )
-        figures = family.with_kl_of_all(network, acted, params, batch, figures)
-        state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
-        figures |= value_figures | rl2.trial_returns(data, self.trained_episodes)
-        return family.with_obs_moments(state, sequences), figures
+        coeff, entropy = rl2.loss_entropy_coeff(config, state), partial(rl2.entropy, config)
+        state, figures = trpo.learn(config, network, state, sequences, coeff, entropy)
+        return state, figures | rl2.trial_returns(data, self.trained_episodes)
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy at the start of a trial."""

@@ -78,7 +78,7 @@ class TRPOMAML(Algorithm[State, Data]):
         """-E[rho A] and KL(before || after), both after adaptation and means over tasks."""
         after, last = unroll(self.config, self.networks, params, stages), stages[-1]
         log_prob = after[-1].log_prob(last.action)
-        terms = likelihood_ratio_loss(log_prob, last.log_prob, last.credit)
+        terms = likelihood_ratio_loss(log_prob, last.log_prob, last.credit, last.valid)
         loss = task_mean(terms, last.valid) + exploration_loss(self.config, stages, after)
         return loss, mean_kls(before[-1:], after[-1:], stages[-1:])[0]
 

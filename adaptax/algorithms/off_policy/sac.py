@@ -73,7 +73,7 @@ class SACConfig(OffPolicyConfig):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Choices:
-    """Actions that an expectation goes over: all of them, or one draw of weight 1; [B, A]."""
+    """Actions that an expectation goes over, [..., A]: all of them, or one draw of weight 1."""
 
     q: jax.Array
     """The lower of both critics'."""
@@ -82,8 +82,12 @@ class Choices:
 
     @property
     def entropy(self) -> jax.Array:
-        """Mean over the batch, of the draws or exact."""
-        return -jnp.mean(jnp.sum(self.weight * self.log_prob, axis=-1))
+        """[...] in nats, of the draw or exact."""
+        return -jnp.sum(self.weight * self.log_prob, axis=-1)
+
+    def value(self, temperature: jax.Array) -> jax.Array:
+        """The soft value [...]: the expected q, and the entropy weighed by the temperature."""
+        return soft_value(self.q, self.log_prob, temperature, self.weight)
 
 
 class SAC(Algorithm[State, Data]):
@@ -138,7 +142,7 @@ class SAC(Algorithm[State, Data]):
         target_key, policy_key = jax.random.split(key)
         policy = self.networks.policy.apply(learner.params["policy"], batch.next_obs)
         choices = self._choices(policy, learner.target, batch.next_obs, target_key)
-        next_value = soft_value(choices.q, choices.log_prob, temperature, choices.weight)
+        next_value = choices.value(temperature)
         target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
         def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
@@ -155,8 +159,8 @@ class SAC(Algorithm[State, Data]):
         def policy_loss(params: PyTree) -> tuple[jax.Array, Figures]:
             policy = self.networks.policy.apply(params["policy"], batch.obs)
             choices = self._choices(policy, critics, batch.obs, policy_key)
-            loss = -jnp.mean(soft_value(choices.q, choices.log_prob, temperature, choices.weight))
-            return loss, {"policy_loss": loss, "entropy": choices.entropy}
+            loss = -jnp.mean(choices.value(temperature))
+            return loss, {"policy_loss": loss, "entropy": jnp.mean(choices.entropy)}
 
         learner, more = descended(learner, policy_loss, {"policy": adam})
         figures |= more

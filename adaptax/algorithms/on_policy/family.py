@@ -232,11 +232,16 @@ def batch_of(
     sequences: Sequences,
     advantage: jax.Array,
     estimated: Estimate,
+    *,
+    pieces: bool = True,
 ) -> Batch:
-    """What a network with these parameters learns from: steps, whole lanes, or pieces of them."""
+    """What a network with these parameters learns from: steps, whole lanes, or pieces of them.
+
+    `pieces` False: lanes stay whole, whatever `num_bptt_steps` is.
+    """
     whole = config.shuffle == "sequences" or has_memory(network)
     batch = as_batch(sequences, advantage, estimated.value, estimated.target, whole=whole)
-    if not whole or config.num_bptt_steps is None:
+    if not (whole and pieces) or config.num_bptt_steps is None:
         return batch
     return in_pieces(batch, network, params, config.num_bptt_steps)
 
@@ -346,9 +351,18 @@ def learn_jointly(
 
 
 def fit_critic(
-    config: Settings, fit: FitSettings, network: Any, state: State, sequences: Sequences
+    config: Settings,
+    fit: FitSettings,
+    network: Any,
+    state: State,
+    sequences: Sequences,
+    *,
+    pieces: bool = True,
 ) -> tuple[State, Batch, Figures]:
-    """Fit the value to targets fixed over all passes: state, batch for the policy, figures."""
+    """Fit the value to targets fixed over all passes: state, batch for the policy, figures.
+
+    `pieces`: whether the policy's batch is cut by `num_bptt_steps`, as the value's is.
+    """
     estimated, moments = estimate(
         config,
         network,
@@ -368,7 +382,10 @@ def fit_critic(
     if fit.advantage_from == "new":
         raw = estimate(config, network, params, moments, sequences)[0].advantage
     advantage, moments = policy_advantage(config, raw, sequences.valid, moments)
-    batch = batch.with_advantage(advantage)
+    if pieces:
+        batch = batch.with_advantage(advantage)
+    else:
+        batch = batch_of(config, network, params, sequences, advantage, estimated, pieces=False)
     after = State(params, {**state.opt_state, "value": opt_state}, moments, state.num_passes, key)
     return after, batch, figures
 

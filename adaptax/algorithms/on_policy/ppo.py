@@ -150,7 +150,8 @@ class PPO(Algorithm[State, Rollout]):
 def loss(clip_range: float, distribution: Distribution, batch: Batch) -> tuple[jax.Array, Figures]:
     """-E[min(rho A, clip(rho, 1 - c, 1 + c) A)], rho the joint ratio; and its figures."""
     log_prob = distribution.log_prob(batch.action)
-    terms = clipped_ratio_loss(log_prob, batch.log_prob, batch.advantage, clip_range)
+    given = batch.log_prob, batch.advantage, clip_range, batch.valid
+    terms = clipped_ratio_loss(log_prob, *given)
     policy_loss = masked_mean(terms, batch.valid)
     log_ratio = log_prob - batch.log_prob
     return policy_loss, {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import flax.linen as nn
 import jax
@@ -23,11 +24,15 @@ from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
+from adaptax.learning.estimator import FitSettings
 from adaptax.learning.minibatches import Figures, optimizer
-from adaptax.learning.sequences import Batch
+from adaptax.learning.sequences import Batch, Sequences
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
+
+Entropy = Callable[[Distribution, jax.Array], jax.Array]
+"""(policy, actions) -> entropies in nats."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class TRPOConfig(OnPolicyConfig):
     docs/defaults.md says where they come from.
     """
 
+    num_bptt_steps: int | None = None
+    """Steps of the pieces that lanes are cut into for the value's fit, beyond whose start no
+    gradient flows back; the policy's step is of whole lanes. None: whole lanes. Without a memory,
+    and `shuffle` `auto`, minibatches are of single steps whatever it is."""
     num_epochs: int = 10
     """Passes of the value over the data of an iteration; the policy takes all at once."""
     monte_carlo_returns: bool = False
@@ -69,11 +78,8 @@ class TRPO(Algorithm[State, Rollout]):
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
-
-        def init_optimizer(params: PyTree) -> PyTree:
-            return {"value": optimizer(self.config).init(part_of(params, "value"))}
-
-        return family.fresh_state(self.config, self.networks, self.spec, key, init_optimizer)
+        make = partial(value_optimizer, self.config)
+        return family.fresh_state(self.config, self.networks, self.spec, key, make)
 
     def collect(self, state: State, sampler: Sampler) -> Rollout:
         """Steps in every lane, or whole episodes."""
@@ -81,17 +87,49 @@ class TRPO(Algorithm[State, Rollout]):
 
     def update(self, state: State, data: Rollout) -> tuple[State, Metrics]:
         """The value's passes over fixed targets, then the policy's step on all of the batch."""
-        config, network = self.config, self.networks
-        sequences, acted = family.sequences_of(state, data), state.params
-        state, batch, value_figures = family.fit_critic(config, config, network, state, sequences)
-        params, figures = policy_step(config.trust_region, network, state.params, batch)
-        figures = family.with_kl_of_all(network, acted, params, batch, figures)
-        state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
-        return family.with_obs_moments(state, sequences), figures | value_figures
+        return learn(self.config, self.networks, state, family.sequences_of(state, data))
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy."""
         return family.policy_actor(self.networks, state, deterministic=deterministic)
+
+
+class Settings(FitSettings, family.Settings, Protocol):
+    """Settings of TRPO and of RL2 with TRPO."""
+
+    @property
+    def trust_region(self) -> TrustRegion:
+        """The policy's step."""
+
+
+def value_optimizer(config: Settings, params: PyTree) -> PyTree:
+    """The optimizers' state before training: the value's alone, for the policy has none."""
+    return {"value": optimizer(config).init(part_of(params, "value"))}
+
+
+def learn(
+    config: Settings,
+    network: Any,
+    state: State,
+    sequences: Sequences,
+    entropy_coeff: float | jax.Array = 0.0,
+    entropy: Entropy = family.plain_entropy,
+) -> tuple[State, Figures]:
+    """The value's fit, then the policy's step on all of the batch; and figures.
+
+    The policy sees whole sequences, whatever `num_bptt_steps` cuts for the value: from the middle
+    of one, with what an old policy remembered, its KL would not be that of the policy that acts.
+    """
+    acted = state.params
+    state, batch, value_figures = family.fit_critic(
+        config, config, network, state, sequences, pieces=False
+    )
+    params, figures = policy_step(
+        config.trust_region, network, state.params, batch, entropy_coeff, entropy
+    )
+    figures = family.with_kl_of_all(network, acted, params, batch, figures)
+    state = replace(state, params=params, num_passes=state.num_passes + config.num_epochs)
+    return family.with_obs_moments(state, sequences), figures | value_figures
 
 
 def policy_step(
@@ -100,7 +138,7 @@ def policy_step(
     params: PyTree,
     batch: Batch,
     entropy_coeff: float | jax.Array = 0.0,
-    entropy: Callable[[Distribution, jax.Array], jax.Array] = family.plain_entropy,
+    entropy: Entropy = family.plain_entropy,
 ) -> tuple[PyTree, Figures]:
     """The policy down -E[rho A] - entropy_coeff H, within a bound on the mean KL(old || new)."""
 
@@ -113,7 +151,8 @@ def policy_step(
     def objective(policy_params: PyTree) -> tuple[jax.Array, jax.Array]:
         after = policy(policy_params)
         log_prob = after.log_prob(batch.action)
-        terms = likelihood_ratio_loss(log_prob, batch.log_prob, batch.advantage)
+        given = batch.log_prob, batch.advantage, batch.valid
+        terms = likelihood_ratio_loss(log_prob, *given)
         bonus = masked_mean(entropy(after, batch.action), batch.valid)
         return masked_mean(terms, batch.valid) - entropy_coeff * bonus, mean_kl(after)
 
