@@ -267,7 +267,7 @@ def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(
         num_processes=1,
     )
     path = tmp_path / "recipe.toml"
-    path.write_text(sweep.recipe(plan, {"algorithm.lr": 3e-3}))
+    path.write_text(sweep.recipe_toml(plan, {"algorithm.lr": 3e-3}))
     recipe, options = cli.train_options(name, suite.name, ["--recipe", str(path)])
     assert recipe.trainer == {"num_iterations": 3}
     assert type(algorithm.config)().max_grad_norm is not None
