@@ -431,8 +431,6 @@ def test_ones_own_network_acts_learns_and_adapts(name, network):
         ({"entropy_coeff": 0.1}, "needs entropy_method 'regularized' or 'max'"),
         ({"entropy_coeff": -1.0, "entropy_method": "regularized"}, "must not be negative"),
         ({"entropy_schedule": "linear"}, "needs entropy_method 'regularized' or 'max'"),
-        ({"use_softplus_entropy": True}, "needs entropy_method 'regularized' or 'max'"),
-        ({"stop_entropy_gradient": True}, "needs entropy_method 'regularized' or 'max'"),
         ({**MAX, "normalize_advantage": "batch"}, "needs normalize_advantage 'none'"),
         ({**MAX, "stop_entropy_gradient": False}, "needs stop_entropy_gradient"),
         (

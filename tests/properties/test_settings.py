@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -57,20 +58,34 @@ def samples(hint: Any) -> list[Any]:
 
 
 def changed(config: Any) -> Any:
-    """The config with every field at another value that it allows."""
+    """The config with every field at another value, but for those that exclude each other."""
+    return variants(config)[0]
+
+
+def variants(config: Any) -> list[Any]:
+    """Configs in which every field has another value than in this one; one if they allow it."""
+    start, left = config, []
     hints = get_type_hints(type(config))
     switches = [f for f in dataclasses.fields(config) if isinstance(getattr(config, f.name), bool)]
     for f in dict.fromkeys([*switches, *dataclasses.fields(config)]):  # which choices may need
         before = getattr(config, f.name)
         recipe = ["none"] if f.name == "recipe" else None  # which has to be there
-        for value in recipe or other_values(hints[f.name], before):
-            try:
-                config = dataclasses.replace(config, **{f.name: value})
-            except ConfigError:
-                continue
-            if value != before:
-                break
-        assert getattr(config, f.name) != before, f"no other value of {f.name} is allowed"
+        values = recipe or list(other_values(hints[f.name], before))
+        config = with_one_of(config, f.name, values)
+        if getattr(config, f.name) == before:
+            alone = with_one_of(start, f.name, values)
+            assert getattr(alone, f.name) != before, f"no other value of {f.name} is allowed"
+            left.append(alone)
+    return [config, *left]
+
+
+def with_one_of(config: Any, name: str, values: list[Any]) -> Any:
+    """The config with a field at the first of these that is allowed and another; else as it is."""
+    for value in values:
+        with suppress(ConfigError):
+            other = dataclasses.replace(config, **{name: value})
+            if value != getattr(config, name):
+                return other
     return config
 
 
@@ -106,7 +121,7 @@ def through_json(config: Any) -> Any:
 
 def test_algorithm_settings_come_back_equal(entry, through_flags):
     small = small_agent(entry, point_suite(entry)).config
-    for config in (small, changed(small), changed(entry.load()[1]())):
+    for config in (small, *variants(small), *variants(entry.load()[1]())):
         words = flags(config, "algorithm") + suite_flags(entry)
         _, algorithm, _ = through_flags(entry.name, "point-goal", words)
         assert algorithm.config == config

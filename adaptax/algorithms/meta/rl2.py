@@ -167,8 +167,6 @@ class RL2Config(Hyperparameters):
             check(coeff == 0, f"entropy_coeff {coeff} {needs}")
             schedule = self.entropy_schedule
             check(schedule == "constant", f"entropy_schedule {schedule!r} {needs}")
-            for name in ("use_softplus_entropy", "use_neg_logli_entropy", "stop_entropy_gradient"):
-                check(not getattr(self, name), f"{name} {needs}")
         if method == "regularized":
             # As a term of the objective it teaches by its gradient alone.
             free = not self.stop_entropy_gradient
