@@ -257,9 +257,9 @@ def load_run(
         find_suite(name)
     except ConfigError:
         raise AdaptaxError(
-            f"{run_dir} was trained on {name!r}, no suite that is known here; a run on a suite of "
-            "your own is evaluated and resumed from Python: Trainer(config, algorithm, suite), "
-            "then load() and evaluate(), or resume()"
+            f"{run_dir} was trained on {name!r}, no suite that is known here: install the package "
+            "that offers it; a run on a suite of your own is evaluated and resumed from Python: "
+            "Trainer(config, algorithm, suite), then load() and evaluate(), or resume()"
         ) from None
     try:
         settings = recorded["suite"]

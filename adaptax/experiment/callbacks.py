@@ -91,7 +91,7 @@ class EarlyStopping(Callback):
         """A run that was ended stays so."""
         interval = run.config.evaluation_interval
         check(interval is not None, "early stopping needs evaluations: set evaluation_interval")
-        self._stop_if_due(run)
+        self._stop_if_due(run, is_start=True)
 
     def on_evaluation(self, run: Trainer, row: Row) -> None:
         """Count."""
@@ -104,9 +104,15 @@ class EarlyStopping(Callback):
             self.num_worse += 1
         self._stop_if_due(run)
 
-    def _stop_if_due(self, run: Trainer) -> None:
-        if self.num_worse >= self.patience:
-            run.stop(f"the last {self.num_worse} evaluations are no better than {self.best:.4g}")
+    def _stop_if_due(self, run: Trainer, *, is_start: bool = False) -> None:
+        if self.num_worse < self.patience:
+            return
+        num, anyway = self.num_worse, ""
+        last = "the last evaluation is" if num == 1 else f"the last {num} evaluations are"
+        if is_start:
+            resume = f"adaptax.load_run({str(run.run_dir)!r}, patience=None).resume()"
+            anyway = f"; from Python it goes on all the same by {resume}"
+        run.stop(f"{last} no better than {self.best:.4g}{anyway}")
 
     def save(self) -> dict[str, Any]:
         """The best figure, and evaluations since then."""

@@ -18,7 +18,7 @@ from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.group import group_seeds, member_dir
 from adaptax.experiment.logger import Row, after_adaptation, by_last_protocol, read_rows
 from adaptax.experiment.progress import episode_returns
-from adaptax.experiment.run_dir import CONFIG, EVALUATIONS, PROGRESS, read_config
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, read_config
 from adaptax.experiment.statistics import student_interval
 
 FOLDERS_WANTED = "expected a list of folders"
@@ -139,9 +139,6 @@ NOT_OURS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def _load_run(directory: Path) -> Run:
-    path = directory / CONFIG
-    if not path.is_file():
-        raise AdaptaxError(f"{directory} is not a run directory: it has no config.json")
     config = read_config(directory)
     try:
         settings = flat({part: config[part] for part in ("algorithm", "suite")})
@@ -149,7 +146,7 @@ def _load_run(directory: Path) -> Run:
         name = f"{settings['algorithm.name']} on {settings['suite.name']}"
         seed = int(config["seed"])
     except NOT_OURS as error:
-        raise AdaptaxError(f"{path} is not a run's configuration: {error!r}") from error
+        raise AdaptaxError(f"the configuration of {directory} is no run's: {error!r}") from error
     every = checked_rows(directory / EVALUATIONS, _is_evaluation)
     evaluations = by_last_protocol(every)
     if others := len(every) - len(evaluations):

@@ -201,8 +201,10 @@ class Group:
         if names_in(run_dir) <= {f"{GROUP}.tmp"}:
             return
         if not (run_dir / GROUP).exists():
+            single = "; --overwrite replaces a run by a run only"
+            only = single if overwrite and (run_dir / CONFIG).exists() else ""
             raise AdaptaxError(
-                f"{run_dir} is not empty and holds no group of runs; choose another --run-dir"
+                f"{run_dir} is not empty and holds no group of runs; choose another --run-dir{only}"
             )
         if has_begun(run_dir) and not overwrite:
             raise AdaptaxError(

@@ -209,8 +209,9 @@ class Progress:
     def _parts(self, row: Row) -> Iterator[str]:
         yield from self._done(row)
         first, elapsed = self._recent[0][1], self._elapsed()
-        if elapsed > 0:
-            yield f"{(row['num_steps'] - first['num_steps']) / elapsed:,.0f} steps/s"
+        num_steps = row["num_steps"] - first["num_steps"]
+        if elapsed > 0 and num_steps > 0:
+            yield f"{num_steps / elapsed:,.0f} steps/s"
         seconds_left = self._seconds_left()
         if seconds_left is not None:
             yield f"{_clock(seconds_left)} left"

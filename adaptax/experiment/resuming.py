@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from adaptax.core.config import flat, to_dict
 from adaptax.core.errors import check
+from adaptax.core.spec import spec_to_dict
 from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.envs.suite import Suite
 from adaptax.experiment.logger import read_rows
@@ -22,7 +24,7 @@ from adaptax.learning.schedules import at_zero_after, iterations_within
 def check_alike(
     run_dir: Path, config: TrainerConfig, suite: Suite, settings: Mapping[str, Any]
 ) -> None:
-    """Raise a ConfigError where a run began otherwise, or had other `settings` or tasks."""
+    """Raise a ConfigError where a run began otherwise, or had other `settings`, tasks or spec."""
     recorded, own = recorded_config(run_dir), to_dict(config)
     before = recorded.get("trainer", {})
     for name in ("seed", "init_from"):
@@ -39,7 +41,8 @@ def check_alike(
         "another run for these",
     )
     looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
-    for part, own_settings in settings.items():
+    spec = json.loads(json.dumps(spec_to_dict(suite.spec)))  # lists where it has tuples, as a file
+    for part, own_settings in {**settings, "spec": spec}.items():
         had, has = flat(recorded.get(part, {})), flat(own_settings)
         for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
             check(

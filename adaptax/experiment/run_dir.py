@@ -228,6 +228,11 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
         read_config(run_dir)
     except AdaptaxError as error:
         refuse_links(run_dir)  # which says more than that there is no run
+        if (run_dir / GROUP).exists():
+            raise AdaptaxError(
+                f"{run_dir} holds a group of runs, which --overwrite replaces by a group only; "
+                "choose another --run-dir"
+            ) from None
         why = f" ({error})" if (run_dir / CONFIG).exists() else ""
         only = "; --overwrite deletes runs only" if overwrite else ""
         raise AdaptaxError(

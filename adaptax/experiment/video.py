@@ -332,6 +332,8 @@ class RecordingPool:
             )
         try:
             frame = np.asarray(self._pool.picture(0))
+        except NotImplementedError as error:  # Gymnasium's, where an environment has no `render`
+            raise AdaptaxError(f"{self._name} cannot be drawn: it has no `render`") from error
         except Exception as error:  # whatever somebody's environment raises
             raise AdaptaxError(f"{self._name} cannot be drawn: {one_line(error)}") from error
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or not frame.size:

@@ -34,7 +34,8 @@ def own_or(default: Networks, networks: Networks | None) -> Networks:
         return networks
     kind = type(default)
     name = f"{kind.__module__}.{kind.__name__}"
-    check(isinstance(networks, kind), f"networks must be {name}(...), not {reprlib.repr(networks)}")
+    given = " ".join(reprlib.repr(networks).split())
+    check(isinstance(networks, kind), f"networks must be {name}(...), not {given}")
     for part in fields(kind):  # type: ignore[arg-type]  # one dataclass of modules an algorithm
         module = getattr(networks, part.name)
         if module is not None or part.default is MISSING:

@@ -308,7 +308,9 @@ def test_a_run_that_was_ended_stays_so(tmp_path, capsys):
     again = trainer(tmp_path / "run", **{**settings, "num_iterations": 60, "quiet": False})
     again.resume()
     assert left_behind(again) == left_behind(first)
-    assert f"ended after iteration {first.iteration}: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"ended after iteration {first.iteration}: the last evaluation is no better" in out
+    assert f"load_run({str(tmp_path / 'run')!r}, patience=None).resume()" in out
 
 
 class Count(Callback):

@@ -341,7 +341,7 @@ def test_json_is_all_that_the_command_prints(groups, tmp_path, monkeypatch, caps
     ("words", "message"),
     [
         ([], "compare takes one or more folders of groups or runs"),
-        (["absent"], "is not a run directory: it has no config.json"),
+        (["absent"], "absent holds no run"),
         (["good", "--out", "a.txt2"], "its name must end in .png, .pdf or .svg"),
         (["good", "--metric", "reward"], "metric"),
     ],

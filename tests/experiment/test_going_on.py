@@ -72,6 +72,22 @@ def test_a_run_does_not_go_on_with_other_settings(ended, change, told):
     assert {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()} == before
 
 
+def test_a_run_on_a_suite_of_ones_own_does_not_go_on_with_another_horizon(tmp_path):
+    """Of such a suite only its name is on record."""
+
+    def of(horizon: int, num_iterations: int) -> Trainer:
+        suite = gym_suite("own", Told, horizon=horizon, train=kinds(*"aa"), test=kinds(*"aa"))
+        config = TrainerConfig(
+            str(tmp_path), num_iterations=num_iterations, evaluation=PROTOCOL, quiet=True
+        )
+        return Trainer(config, make_algorithm("nop", suite.spec), suite)
+
+    of(2, 1).run()
+    with pytest.raises(ConfigError, match=r"was trained with spec\.horizon 2, .* not 3"):
+        of(3, 2).resume()
+    of(2, 2).resume()
+
+
 def test_the_cards_command_has_nothing_that_is_no_flag(ended, tmp_path):
     export_run(ended, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()

@@ -27,13 +27,14 @@ from adaptax.experiment.group import (
     Group,
     checked_seeds,
     group_seeds,
+    member_dir,
     parse_seeds,
     replace_group,
 )
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.run_dir import locked
+from adaptax.experiment.run_dir import check_run_dir, locked
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 SEEDS = (0, 1, 4)
@@ -419,6 +420,14 @@ def test_a_folder_that_holds_something_else_is_left_alone(whole, tmp_path):
     with pytest.raises(AdaptaxError, match="holds a group of runs already; choose another"):
         group(whole[0]).run()
     assert (tmp_path / "note.txt").read_text() == "mine"
+
+
+def test_a_run_replaces_no_group_nor_a_group_a_run(whole):
+    group_dir, member = whole[0], member_dir(whole[0], 0)
+    with pytest.raises(AdaptaxError, match="holds a group of runs, which --overwrite replaces by"):
+        check_run_dir(group_dir, overwrite=True)
+    with pytest.raises(AdaptaxError, match="--overwrite replaces a run by a run only"):
+        group(member, overwrite=True).run()
 
 
 def test_a_command_for_one_run_says_what_a_group_has(whole):
