@@ -370,7 +370,7 @@ def test_the_policy_acts_on_what_it_learns_from():
     data = sampler.episodes(algorithm.actor(state), sampler.sample_tasks(8), 1, 2)
     kept, _ = with_trials(state.trials, jnp.int32(0), data)
     trials, params = algorithm.minibatch(kept, jnp.arange(8)), state.learner.params
-    seen = algorithm._seen(params["policy_encoder"], trials.inputs[:, :-1])
+    seen = algorithm._features(params["policy_encoder"], trials.inputs[:, :-1])
     policy = algorithm.networks.policy.apply(params["policy"], seen)
     found = np.where(trials.valid, policy.log_prob(trials.action), 0)
     expected = np.where(trials.valid, data.extras["log_prob"][:, 0], 0)

@@ -239,12 +239,15 @@ def own_returns(rollouts, i: int, born: int):
     return returns
 
 
-def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
-    """Lanes go on where it starts afresh: the episodes under way there are its predecessor's."""
-    goal = TaskList("goal", [{"goal": np.ones(2, np.float32)}])
-    suite = compiled_suite("cliff", CliffEnv(horizon=7), goal, goal)
-    inner = A2CConfig(num_lanes=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,))
-    algorithm = SVPG(SVPGConfig(2, horizon=3, particle=inner), suite.spec)
+def both_ways(goals: tuple[float, ...], num_iterations: int, num_steps: int, **settings):
+    """Iterations with particles that start afresh, outside one program and in one.
+
+    After each the states before it, all rollouts so far, and the figures of both.
+    """
+    tasks = TaskList("goals", [{"goal": np.full(2, x, np.float32)} for x in goals])
+    suite = compiled_suite("cliff", CliffEnv(horizon=7), tasks, tasks)
+    inner = A2CConfig(num_lanes=2, num_steps=num_steps, num_minibatches=1, hidden_sizes=(4,))
+    algorithm = SVPG(SVPGConfig(2, particle=inner, **settings), suite.spec)
     rollouts = []
 
     def record(rollout, actor):
@@ -252,12 +255,18 @@ def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
         return rollout
 
     samplers = ChangingSampler(suite, record), train_sampler(suite)  # the second in one program
-    states = [algorithm.init(jax.random.key(0))] * 2
-    without, differing = 0, 0
-    for k in range(9):
-        born = [k - int(age) for age in states[0].age]
-        pairs = zip(states, samplers, strict=True)
+    states = (algorithm.init(jax.random.key(0)),) * 2
+    for _ in range(num_iterations):
+        before, pairs = states, zip(states, samplers, strict=True)
         states, figures = zip(*(algorithm.iteration(*pair) for pair in pairs), strict=True)
+        yield before, rollouts, figures
+
+
+def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
+    """Lanes go on where it starts afresh: the episodes under way there are its predecessor's."""
+    without, differing = 0, 0
+    for k, (before, rollouts, figures) in enumerate(both_ways((1.0,), 9, num_steps=8, horizon=3)):
+        born = [k - int(age) for age in before[0].age]
         for i in range(2):
             own, every = (own_returns(rollouts, i, since) for since in (born[i], 0))
             told = [each[f"return/particle_{i + 1}"] for each in figures]
@@ -272,26 +281,14 @@ def test_a_fresh_particle_is_told_the_returns_of_its_own_episodes_alone():
 
 def test_on_new_tasks_all_episodes_are_a_fresh_particles_own():
     """Lanes start anew with the tasks there, in the midst of what was under way."""
-    tasks = TaskList("goals", [{"goal": np.full(2, x, np.float32)} for x in (1.0, 2.0, 3.0)])
-    suite = compiled_suite("cliff", CliffEnv(horizon=7), tasks, tasks)
-    inner = A2CConfig(num_lanes=2, num_steps=20, num_minibatches=1, hidden_sizes=(4,))
-    algorithm = SVPG(SVPGConfig(2, horizon=1, particle=inner), suite.spec)
-    rollouts = []
-
-    def record(rollout, actor):
-        rollouts.append(rollout)
-        return rollout
-
-    samplers = ChangingSampler(suite, record), train_sampler(suite)  # the second in one program
-    states = [algorithm.init(jax.random.key(0))] * 2
-    for _ in range(3):
-        pairs = zip(states, samplers, strict=True)
-        states, figures = zip(*(algorithm.iteration(*pair) for pair in pairs), strict=True)
+    inherited = False
+    for before, rollouts, figures in both_ways((1.0, 2.0, 3.0), 4, num_steps=20, horizon=1):
+        inherited |= bool(before[0].inherited.any())
         for i in range(2):
             own = own_returns(rollouts[-1:], i, 0)
             told = [each[f"return/particle_{i + 1}"] for each in figures]
             np.testing.assert_allclose(told, np.mean(own), rtol=1e-5)
-    assert states[0].inherited.any()
+    assert inherited
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
-LIMIT = 4.0
-"""MiB of growth over 160 iterations; a kilobyte lost in each episode would be 5.
+LIMIT = 2.0
+"""MiB of growth over 80 iterations; a kilobyte lost in each episode would be 2.5.
 
-Measured: ant-dir 630 MiB and 0.0 more, hopper-params 756 and 0.2, compiled in full.
+What is lost is so in every 80 iterations, what the allocator touches for the first time only once:
+the lesser growth of two counts. Measured: ant-dir 630 MiB and 0.0 more, hopper-params 756 and 0.2,
+compiled in full; but hopper-params once grew by 4.9, beside other tests.
 """
 PROGRAM = """
 import gc, json, sys
@@ -27,15 +29,15 @@ def resident():  # MiB in memory now
 suite = make_suite(sys.argv[1], num_threads=1, horizon=150)
 algorithm = make_algorithm("reinforce", suite.spec, num_lanes=16, num_episodes=2)
 sampler = Sampler(suite, suite.train, 0, "train")
-state = algorithm.init(jax.random.key(0))
+state, sizes = algorithm.init(jax.random.key(0)), []
 for iteration in range(1, 201):
     state, _ = algorithm.iteration(state, sampler)
     sampler.statistics.take()  # as whoever writes a log does
-    if iteration == 40:
-        warm = resident()
+    if iteration in (40, 120, 200):
+        sizes.append(resident())
 sampler.close()
 steps = sampler.num_steps / (sampler.num_episodes * suite.spec.horizon)
-print(json.dumps({"warm": warm, "growth": resident() - warm, "steps": steps}))
+print(json.dumps({"sizes": sizes, "steps": steps}))
 """
 
 
@@ -49,7 +51,9 @@ def test_resident_memory_is_flat_over_200_iterations_with_early_terminations(nam
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
+    warm, later, last = seen["sizes"]
+    growths = later - warm, last - later
     with capsys.disabled():
-        print(f"\n{name}: {seen['warm']:.1f} MiB, {seen['growth']:+.1f} after 160 iterations more")
+        print(f"\n{name}: {warm:.1f} MiB, {growths[0]:+.1f} and {growths[1]:+.1f} in 80 iterations")
     assert seen["steps"] < 0.95
-    assert seen["growth"] < LIMIT
+    assert min(growths) < LIMIT
