@@ -28,7 +28,8 @@ def main(num_iterations: int = 100, run_dir: str = "runs/own-environment") -> np
         "dial", Dial, train=tasks[:100], test=tasks[100:], horizon=5, trial_episodes=3
     )
     settings = {"num_iterations": num_iterations, "run_dir": run_dir, "overwrite": True}
-    trainer = adaptax.train("rl2-ppo", suite, algorithm={"reward_scale": 1.0}, **settings)
+    algorithm = {"reward_scale": 1.0, "lr_schedule": "linear"}
+    trainer = adaptax.train("rl2-ppo", suite, algorithm=algorithm, **settings)
     return trainer.evaluate().returns.mean(axis=0)
 
 

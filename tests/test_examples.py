@@ -66,7 +66,7 @@ def test_own_environment_takes_under_40_lines():
 @pytest.mark.slow
 def test_own_environment_shows_adaptation(tmp_path):
     first, *_, last = example("own_environment").main(run_dir=str(tmp_path / "run"))
-    assert last > first + 0.4  # measured -1.65 and -0.3
+    assert last > first + 0.4  # six seeds gained 0.66 to 0.96
 
 
 @pytest.mark.slow
