@@ -269,7 +269,7 @@ def test_what_is_no_run_is_named_in_one_line(tmp_path):
     out = tmp_path / "a.png"
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "absent", tmp_path / "empty"):
-        with pytest.raises(AdaptaxError, match=f"{path} is not a run directory") as caught:
+        with pytest.raises(AdaptaxError, match=f"{path} holds no run") as caught:
             plot_learning([path], out)
         assert "\n" not in str(caught.value)
     (tmp_path / "empty" / "config.json").write_text('{"algorithm": {}}')

@@ -373,7 +373,7 @@ def test_a_single_run_has_a_page_too(tmp_path, capsys):
     ("words", "message"),
     [
         ([], "report takes one or more folders"),
-        (["absent"], "is not a run directory"),
+        (["absent"], "absent holds no run"),
         (["a", "--out", "a.pdf"], "cannot write a page a.pdf: its name must end in .html"),
         (["a", "b"], "take one at a time"),
     ],
