@@ -22,6 +22,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.off_policy.family import (
     LearnerState,
     Optimizers,
+    check_target_entropy,
     descended,
     init_learner,
     target_entropy,
@@ -169,11 +170,8 @@ class PEARLConfig(Hyperparameters):
         check_not_negative(self, "num_extra_posterior_steps", "kl_coeff", "policy_mean_reg_coeff")
         check_not_negative(self, "policy_std_reg_coeff", "policy_pre_activation_coeff")
         learned = self.learn_temperature and self.critic == "twin_target"
-        check(
-            learned or self.target_entropy is None,
-            "target_entropy needs critic 'twin_target' and learn_temperature: a temperature that "
-            "stays aims at none",
-        )
+        needs = "critic 'twin_target' and learn_temperature"
+        check_target_entropy(self.target_entropy, is_learned=learned, needs=needs)
         check(
             self.meta_batch_size <= self.num_train_tasks,
             f"meta_batch_size {self.meta_batch_size} must not exceed "

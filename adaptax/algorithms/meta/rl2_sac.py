@@ -23,6 +23,7 @@ from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.off_policy.family import (
     LearnerState,
     Optimizers,
+    check_target_entropy,
     descended,
     gradient_steps,
     init_learner,
@@ -123,10 +124,7 @@ class RL2SACConfig(Hyperparameters):
         check_positive(self, "head_hidden_sizes", "max_return", "init_temperature", "tau", "lr")
         check_positive(self, "reward_scale", "lr_schedule_steps", "max_grad_norm")
         check_unit(self, "discount", "tau")
-        check(
-            self.learn_temperature or self.target_entropy is None,
-            "target_entropy needs learn_temperature: a temperature that stays aims at none",
-        )
+        check_target_entropy(self.target_entropy, is_learned=self.learn_temperature)
         check(self.num_bins >= 2, f"num_bins must be at least 2, not {self.num_bins}")
         kept = f"buffer_size {self.buffer_size} must be at least"
         check(

@@ -280,6 +280,16 @@ def gradient_steps(
     return result
 
 
+def check_target_entropy(
+    asked: float | None, *, is_learned: bool, needs: str = "learn_temperature"
+) -> None:
+    """Raise a ConfigError where an entropy is `asked` that no temperature is learned for."""
+    check(
+        is_learned or asked is None,
+        f"target_entropy needs {needs}: a temperature that stays aims at none",
+    )
+
+
 def target_entropy(asked: float | None, space: ActionSpace) -> float:
     """The entropy in nats that SAC's temperature is learned for, or what is `asked`.
 

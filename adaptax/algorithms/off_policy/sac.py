@@ -20,6 +20,7 @@ from adaptax.algorithms.off_policy.family import (
     OffPolicyConfig,
     Optimizers,
     State,
+    check_target_entropy,
     collect,
     descended,
     init_state,
@@ -29,7 +30,7 @@ from adaptax.algorithms.off_policy.family import (
     with_target,
 )
 from adaptax.core.config import check_positive
-from adaptax.core.errors import ConfigError, check
+from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
@@ -64,10 +65,7 @@ class SACConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "init_temperature")
-        check(
-            self.learn_temperature or self.target_entropy is None,
-            "target_entropy needs learn_temperature: a temperature that stays aims at none",
-        )
+        check_target_entropy(self.target_entropy, is_learned=self.learn_temperature)
 
 
 @jax.tree_util.register_dataclass

@@ -415,6 +415,10 @@ def with_kl_of_all(
     return {**figures, "kl": masked_mean(old.kl(new), batch.valid)}
 
 
+Entropy = Callable[[Distribution, jax.Array], jax.Array]
+"""(policy, actions) -> entropies in nats."""
+
+
 def plain_entropy(distribution: Distribution, action: jax.Array) -> jax.Array:
     """The policy's entropy in nats, whatever was done."""
     return distribution.entropy()

@@ -6,7 +6,6 @@ Schulman et al. 2017 (arXiv 1707.06347), equation 9, with the value clipping of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +20,6 @@ from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
-from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.learning.critics import ValueNetwork, ValueSource
 from adaptax.learning.minibatches import Figures, optimizer
@@ -132,7 +130,7 @@ def loss(
     entropy_coeff: float | jax.Array,
     params: PyTree,
     batch: Batch,
-    entropy: Callable[[Distribution, jax.Array], jax.Array] = family.plain_entropy,
+    entropy: family.Entropy = family.plain_entropy,
     critic: ValueSource | None = None,
 ) -> tuple[jax.Array, Figures]:
     """L_clip + value_coeff L_value - entropy_coeff H, and its figures.

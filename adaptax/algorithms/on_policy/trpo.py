@@ -6,7 +6,6 @@ advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -30,9 +29,6 @@ from adaptax.learning.sequences import Batch, Sequences
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
-
-Entropy = Callable[[Distribution, jax.Array], jax.Array]
-"""(policy, actions) -> entropies in nats."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,7 @@ def learn(
     state: State,
     sequences: Sequences,
     entropy_coeff: float | jax.Array = 0.0,
-    entropy: Entropy = family.plain_entropy,
+    entropy: family.Entropy = family.plain_entropy,
 ) -> tuple[State, Figures]:
     """The value's fit, then the policy's step on all of the batch; and figures.
 
@@ -138,7 +134,7 @@ def policy_step(
     params: PyTree,
     batch: Batch,
     entropy_coeff: float | jax.Array = 0.0,
-    entropy: Entropy = family.plain_entropy,
+    entropy: family.Entropy = family.plain_entropy,
 ) -> tuple[PyTree, Figures]:
     """The policy down -E[rho A] - entropy_coeff H, within a bound on the mean KL(old || new)."""
 
