@@ -43,16 +43,20 @@ def evaluated(
         evaluations.append(evaluator.evaluate(trainer.algorithm, trainer.state))
         evaluator.close()
     trainer.close()
+    return {
+        **standing_of(run_dir),
+        "evaluation": evaluator.protocol(trainer.algorithm),
+    }, evaluations
+
+
+def standing_of(run_dir: Path) -> dict[str, Any]:
+    """What made a run, and how far it came."""
     context = json.loads((run_dir / "config.json").read_text())
     last = read_rows(run_dir / PROGRESS)[-1]
-    standing = {
+    return {
         **{name: context[name] for name in CONTEXT},
-        "iteration": trainer.iteration,
-        "num_steps": last["num_steps"],
-        "seconds": last["seconds"],
-        "evaluation": evaluator.protocol(trainer.algorithm),
+        **{name: last[name] for name in ("iteration", "num_steps", "seconds")},
     }
-    return standing, evaluations
 
 
 def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class Group:
         ended, failed = dict[int, Metrics](), dict[int, Exception]()
         asked, self._interrupted = dict(enumerate(trainings)), False
         self._answers: dict[int, Any] = dict.fromkeys(asked)
-        with progress, finish_iteration_on_signal(self._interrupt, self.parting):
+        with progress, finish_iteration_on_signal(self._break_off, self.parting):
             try:
                 while asked:
                     for i, training in list(asked.items()):
@@ -368,9 +368,7 @@ class Group:
     def _tell(progress: Progress, seed: int, line: str) -> None:
         progress.tell(f"seed {seed}: {line}")
 
-    def _interrupt(self) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt(self.parting())
+    def _break_off(self) -> None:
         self._interrupted = True
         for member in self.members:
             member.break_off()

@@ -63,7 +63,7 @@ def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
     """
     runs = MemberRuns(group, member_programs(group, go_on=go_on), places)
     quiet = group.config.quiet
-    with finish_iteration_on_signal(runs.interrupt, runs.parting):
+    with finish_iteration_on_signal(runs.break_off, group.parting):
         failed = runs.to_their_end(Progress(group.config.limits(), quiet=quiet))
     if failed:
         raise group.failure(failed)
@@ -112,12 +112,6 @@ class MemberRuns:
         if known := {seed: row for seed, row in rows.items() if row is not None}:
             progress.update_group(known)
 
-    def interrupt(self) -> None:
-        """Have all end after their iterations; the second time, at once."""
-        if self.interrupted:
-            raise KeyboardInterrupt(self.parting())
+    def break_off(self) -> None:
+        """Have all end after their iterations."""
         self.interrupted = True
-
-    def parting(self) -> str:
-        """What an end at once says."""
-        return self.group.parting()

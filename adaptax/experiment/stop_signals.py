@@ -42,15 +42,15 @@ def interrupts_are_raised() -> None:
 
 @contextmanager
 def finish_iteration_on_signal(
-    interrupt: Callable[[], None], parting: Callable[[], str]
+    break_off: Callable[[], None], parting: Callable[[], str]
 ) -> Iterator[None]:
-    """Have the first Ctrl-C or SIGTERM, and any later one, call `interrupt`.
+    """Have the first Ctrl-C or SIGTERM call `break_off`, and any later one end all at once.
 
     Python's handlers wait for the main thread, which may compute for minutes within one call of a
     compiled program. So another thread hears the signals too and answers the first one at once.
     After the second, in a process of the command line (`own_process`), it says `parting()` and ends
-    the process, if nothing else has. In anybody's Python, a notebook say, `interrupt` raises
-    KeyboardInterrupt once the call under way comes back, as for any other call.
+    the process, if nothing else has. In anybody's Python, a notebook say, KeyboardInterrupt with
+    `parting()` is raised once the call under way comes back, as for any other call.
 
     In another thread than the main one signals are the caller's business: nothing is done.
     """
@@ -60,15 +60,19 @@ def finish_iteration_on_signal(
     watch = _Watch(parting)
     handled: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def count(number: int) -> None:
         handled.append(number)
+        if len(handled) > 1:
+            raise KeyboardInterrupt(parting())
+        break_off()
+
+    def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM and not _is_own_process.is_set():
             _owes_end.set()
-        interrupt()
+        count(number)
         watch.answered.wait(GRACE_SECONDS)  # what comes after is to be said after
         if watch.num_heard > len(handled):  # Python tells once of all that came within one call
-            handled.append(number)
-            interrupt()
+            count(number)
 
     old = {n: signal.signal(n, handle) for n in STOP_SIGNALS}
     try:

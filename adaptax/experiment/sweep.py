@@ -230,7 +230,7 @@ class Sweep:
 
     def _to_its_end(self) -> Record:
         self.study = self._opened()
-        with finish_iteration_on_signal(self._interrupt, self._parting), self._jobs as places:
+        with finish_iteration_on_signal(self._break_off, self._parting), self._jobs as places:
             self._search(places)
         if self._interrupted:
             self._say_how_to_go_on()
@@ -470,9 +470,7 @@ class Sweep:
     def _say_how_to_go_on(self) -> None:
         say(f"the sweep goes on with: {self._way_on}", sys.stderr)
 
-    def _interrupt(self) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt(self._parting())
+    def _break_off(self) -> None:
         self._interrupted = True
 
     def _parting(self) -> str:

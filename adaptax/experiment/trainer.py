@@ -395,7 +395,7 @@ class Trainer:
     def _signals(self) -> AbstractContextManager[None]:
         if not self.alone:
             return nullcontext()
-        return finish_iteration_on_signal(self._interrupt, self._parting)
+        return finish_iteration_on_signal(self.break_off, self._parting)
 
     def _finish(self) -> None:
         if self.iteration % self.config.snapshot_interval != 0 or self.iteration == 0:
@@ -474,11 +474,6 @@ class Trainer:
         with trackers.running(self):
             for path in paths:
                 trackers.on_video(self, path)
-
-    def _interrupt(self) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt(self._parting())
-        self.break_off()
 
     def _parting(self) -> str:
         """What an end at once says."""
