@@ -11,6 +11,7 @@ Gymnasium 1.0 and later read no entry points, so that nothing less than an impor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -56,11 +57,11 @@ class LocomotionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         if family not in FAMILIES:
             raise unknown_name("family", family, FAMILIES)
         check("horizon" not in settings, "give gymnasium.make max_episode_steps, not a horizon")
-        config_class, make_suite = FAMILIES[family]
+        config_class, _ = FAMILIES[family]
         names = {field.name for field in fields(config_class)}
         config = {name: settings.pop(name) for name in names & settings.keys()}
         config = {"num_threads": 1, **config, "horizon": NO_HORIZON}
-        suite = make_suite(from_dict(config_class, config))
+        suite = _suite(family, from_dict(config_class, config))
         assert suite.test.tasks is not None
         first = suite.test.tasks[0]
         for name in settings.keys() - first.params.keys():
@@ -93,6 +94,12 @@ class LocomotionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def close(self) -> None:
         """Free the simulation."""
         self._pool.close()
+
+
+@functools.cache
+def _suite(family: str, config: Any) -> Suite:
+    """One for all environments that are made alike: each of its own would compile anew."""
+    return FAMILIES[family][1](config)
 
 
 def _changed(task: Task, params: dict[str, Any]) -> Task:

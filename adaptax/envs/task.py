@@ -98,6 +98,7 @@ class TaskList:
 
     def __init__(self, name: str, params: Iterable[Params | Value]) -> None:
         alone = isinstance(params, Mapping | str) or not isinstance(params, Iterable)
+        alone = alone or (isinstance(params, np.ndarray) and params.ndim == 0)
         check(not alone, f"tasks of {name!r} must be a list of them, [{params!r}], not {params!r}")
         params = [p.params if isinstance(p, Task) else p for p in params]
         check(len(params) > 0, f"task list {name!r} is empty")

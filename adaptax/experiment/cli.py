@@ -75,6 +75,7 @@ TWO_NAMES_USAGE = """usage: adaptax {command} ALGORITHM SUITE [flags]
 For example: adaptax {command} {example}
 `adaptax {command} ALGORITHM SUITE --help` tells the flags of this algorithm and this suite.
 """
+NOT_EXACT = "may not continue bit for bit"
 EXAMPLES = {
     "train": "rl2-ppo half-cheetah-vel --seed 1",
     "sweep": "ppo cartpole --space space.toml",
@@ -300,9 +301,10 @@ def resume_command(args: list[str]) -> None:
     set_up_process(_cores_for(run_dir, recorded_trainer(first).num_cores))
     if seeds is not None:
         group = load_group(run_dir, seeds, **changes)
+        _warn_of_differences(first, group.members[0].suite, NOT_EXACT, MACHINE)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
-    trainer = _load(options.run_dir, "may not continue bit for bit", MACHINE, **changes)
+    trainer = _load(options.run_dir, NOT_EXACT, MACHINE, **changes)
     _to_its_end(trainer, trainer.resume)
 
 
@@ -644,16 +646,22 @@ def _cores_for(run_dir: Path, num_cores: int | None) -> int | None:
 def _load(run_dir: str, consequence: str, names: Sequence[str], **changes: Any) -> Any:
     """The trainer of a run, with a warning where what the named fields say is not as recorded."""
     from adaptax.experiment.build import load_run
+
+    trainer = load_run(run_dir, **changes)
+    _warn_of_differences(run_dir, trainer.suite, consequence, names)
+    return trainer
+
+
+def _warn_of_differences(
+    run_dir: str | Path, suite: Any, consequence: str, names: Sequence[str]
+) -> None:
     from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.provenance import differences, provenance
     from adaptax.experiment.run_dir import read_config
 
-    trainer = load_run(run_dir, **changes)
-    recorded = read_config(run_path(run_dir))
-    found = differences(recorded, provenance(trainer.suite), names)
+    found = differences(read_config(run_path(run_dir)), provenance(suite), names)
     if found:
         warnings.warn(f"{run_dir} {consequence}: {'; '.join(found)}", stacklevel=2)
-    return trainer
 
 
 if __name__ == "__main__":

@@ -59,12 +59,14 @@ from adaptax.experiment.run_dir import (
     write_whole,
     writing,
 )
-from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
+from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal, forget_end
 from adaptax.experiment.trainer import ELSEWHERE, Trainer, Training, whats_next
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.draws import Counted
 
 MOST_SEEDS = 1000
+Made = tuple[PyTree, list[Metrics], list[Counted]]
+"""The state after iterations, and of each its figures and what was counted."""
 ANEW = "Group(config, seeds, algorithm, suite).resume()"
 """How a program goes on with a group that it does not have any more."""
 
@@ -281,32 +283,31 @@ class Group:
         for i, training in asked.items():
             self.members[i].break_off()
             with contextlib.suppress(Exception, KeyboardInterrupt):
-                _pass_on(self._answers.get(i, error), training)
+                # One that has not begun ends by it, too.
+                _pass_on(self._answers.get(i) or error, training)
 
     def _answer(self, places: list[int], limits: dict[str, float]) -> None:
         """Have the next rows of these members, or the error of one that fails."""
         members = [self.members[i] for i in places]
-        learners = [member.learner for member in members]
         program = self._program(members[0].state)
         if len(self.members) > 1 and program is not None:
-            before = [learner.sampler.save() for learner in learners]
-            num = min(learner.num_at_once(limits, program) for learner in learners)
+            before = [member.sampler.save() for member in members]
+            num = min(member.learner.num_at_once(limits, program) for member in members)
             try:
-                self._answers = dict(
-                    zip(places, self._together(program, learners, num), strict=True)
-                )
-                return
-            except (NotFinite, EnvironmentFault):
-                for learner, saved in zip(learners, before, strict=True):
-                    learner.sampler.restore(saved)
+                found = self._together(program, [member.learner for member in members], num)
             except Exception:
                 for member, saved in zip(members, before, strict=True):
-                    member.save_snapshot(saved)  # what broke must not cost what was learned
+                    member.rescue(saved)
                 raise
-        # Alone it turns out whose fault it is.
-        for i, member in zip(places, members, strict=True):
+            for i, saved, rows in zip(places, before, found, strict=True):
+                if rows is None:
+                    self.members[i].sampler.restore(saved)
+                else:
+                    self._answers[i] = rows
+        # Alone it turns out whose fault it is, and how far the member comes.
+        for i in [i for i in places if i not in self._answers]:
             try:
-                self._answers[i] = member.some_iterations(limits)
+                self._answers[i] = self.members[i].some_iterations(limits)
             except Exception as error:
                 self._answers[i] = error
 
@@ -319,11 +320,16 @@ class Group:
 
     def _made(
         self, program: IterationProgram, learners: list[Learner], num: int
-    ) -> list[tuple[PyTree, list[Metrics], list[Counted]]]:
-        """What so many iterations of all members come to."""
+    ) -> Sequence[Made | None]:
+        """What so many iterations of all members come to; None where an environment had a fault."""
 
-        def one(learner: Learner) -> tuple[PyTree, list[Metrics], list[Counted]]:
-            return program.run(learner.algorithm, learner.state, learner.sampler, num, learner.keep)
+        def one(learner: Learner) -> Made | None:
+            try:
+                return program.run(
+                    learner.algorithm, learner.state, learner.sampler, num, learner.keep
+                )
+            except EnvironmentFault:
+                return None
 
         if jax.default_backend() == "cpu":
             # The first goes ahead, or each would compile the program.
@@ -341,23 +347,39 @@ class Group:
 
         algorithms, states = stacked([(learner.algorithm, learner.state) for learner in learners])
         samplers = [learner.sampler for learner in learners]
-        states, figures = program.run_together(algorithms, states, samplers, num, keep)
+        try:
+            states, figures = program.run_together(algorithms, states, samplers, num, keep)
+        except EnvironmentFault:
+            return [None] * len(learners)
         each = zip(unstacked(states, len(learners)), figures, strict=True)
         return [(state, *own) for state, own in each]
 
     def _together(
         self, program: IterationProgram, learners: list[Learner], num: int
-    ) -> list[list[Metrics]]:
-        """The rows of so many iterations of all members."""
+    ) -> list[list[Metrics] | None]:
+        """The rows of so many iterations of each member; None where something went wrong in them.
+
+        The others keep theirs: what a replay has overwritten could not be made again.
+        """
         started = time.perf_counter()
         made = self._made(program, learners, num)
         seconds = time.perf_counter() - started
-        for learner, (state, metrics, _) in zip(learners, made, strict=True):
-            learner.check(state, metrics)  # all of them, before any takes its own
-        return [learner.take(*own, seconds) for learner, own in zip(learners, made, strict=True)]
+
+        def taken(learner: Learner, own: Made | None) -> list[Metrics] | None:
+            if own is None:
+                return None
+            state, metrics, counted = own
+            try:
+                learner.check(state, metrics)
+            except NotFinite:
+                return None
+            return learner.take(state, metrics, counted, seconds)
+
+        return [taken(*each) for each in zip(learners, made, strict=True)]
 
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""
+        forget_end()  # the error ends the program, or whoever catches it decides
         if self.is_held:
             say(self.how_to_go_on(), sys.stdout)
         elif not self.config.quiet:

@@ -15,7 +15,7 @@ from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import newest_row
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.run_dir import CONFIG, PROGRESS
-from adaptax.experiment.stop_signals import finish_iteration_on_signal
+from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.trainer import whats_next
 
 POLL = 0.1
@@ -69,6 +69,7 @@ def run_members(group: Group, places: Jobs, *, go_on: bool = False) -> bool:
         raise group.failure(failed)
     if runs.interrupted:
         say(f"stopped; {group.how_to_go_on()}", sys.stderr)
+        end_if_told()
     elif not quiet:
         say(whats_next(group.run_dir), sys.stdout)
     return not runs.interrupted

@@ -53,7 +53,11 @@ class Job:
     @property
     def program(self) -> list[str]:
         """The words after `python` that train it."""
-        return ["-m", __name__, json.dumps(asdict(self))]
+        # Until there is something to lose, a request to stop ends it: a KeyboardInterrupt that
+        # meets a library while it is imported would be another error, or none.
+        default = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+        code = f"{default}; from {__name__} import main; main()"
+        return ["-c", code, json.dumps(asdict(self))]
 
 
 def job_of(
@@ -110,7 +114,3 @@ def main() -> None:
         set_up_process(None)
         if not train(from_dict(Job, json.loads(sys.argv[1]), where="job")):
             sys.exit(INTERRUPTED)
-
-
-if __name__ == "__main__":
-    main()

@@ -78,7 +78,7 @@ def finish_iteration_on_signal(
     try:
         yield
     except BaseException as error:
-        _owes_end.clear()  # the error ends the program, or whoever catches it decides
+        forget_end()  # the error ends the program, or whoever catches it decides
         if len(handled) < 2 or not isinstance(error, Exception):
             raise
         raise KeyboardInterrupt(parting()) from None  # which a compiled program made another
@@ -97,6 +97,11 @@ def end_if_told() -> None:
     if _owes_end.is_set():
         _owes_end.clear()
         signal.raise_signal(signal.SIGTERM)
+
+
+def forget_end() -> None:
+    """Do not deliver the SIGTERM that was put off: an error comes in its place."""
+    _owes_end.clear()
 
 
 def end_process() -> NoReturn:

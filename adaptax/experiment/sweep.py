@@ -21,7 +21,7 @@ import numpy as np
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import check_types, from_dict, to_dict
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import AdaptaxError, DiskError, check
 from adaptax.core.rng import named_generator
 from adaptax.core.snapshot import LOCK
 from adaptax.envs.registry import find_suite
@@ -203,13 +203,23 @@ class Sweep:
         make_run_dir(self.run_dir)
         with locked(self.run_dir):
             self._write()
-            return self._to_its_end()
+            return self._searched()
 
     def resume(self) -> Record:
         """Go on to the end: trials that were cut off, those that are missing, the winner."""
         with locked(self.run_dir):
             _, found = read_sweep(self.run_dir)
-            return self._to_its_end() if found is None else self._write(found)
+            return self._searched() if found is None else self._write(found)
+
+    def _searched(self) -> Record:
+        """The search to its end; a DiskError where the study cannot be written."""
+        from optuna.exceptions import StorageInternalError
+
+        try:
+            return self._to_its_end()
+        except StorageInternalError as error:
+            where = self.run_dir / STUDY
+            raise DiskError(f"cannot write {where}; go on with `{self._way_on}`") from error
 
     def _check_folder(self) -> None:
         run_dir = self.run_dir

@@ -20,6 +20,7 @@ from adaptax.core.errors import (
     NotFinite,
     check,
     check_kind,
+    one_line,
 )
 from adaptax.core.experience import PyTree
 from adaptax.core.rng import named_key
@@ -162,7 +163,7 @@ class Trainer:
         try:
             return self.learner.some_iterations(limits, before)
         except Exception:
-            self.save_snapshot(before)  # what broke must not cost what was learned
+            self.rescue(before)
             raise
 
     def from_the_start(self) -> Training:
@@ -457,6 +458,18 @@ class Trainer:
             return {**self.learner.saved(sampler), "callbacks": self.callbacks.save()}
 
         self.store.save(self.iteration, tree, self.learner.last.get("train/return"))
+
+    def rescue(self, sampler: PyTree) -> None:
+        """Write a snapshot where something broke: that must not cost what was learned.
+
+        Nor may what becomes of it hide what broke: rows of a replay, which the program had taken
+        over, may be lost with it.
+        """
+        try:
+            self.save_snapshot(sampler)
+        except Exception as error:
+            text = f"iteration {self.iteration} could not be saved: {one_line(error)}"
+            warnings.warn(text, stacklevel=2)
 
     def stop(self, why: str) -> None:
         """Have the run end after this iteration, as if it had reached a limit; for callbacks."""

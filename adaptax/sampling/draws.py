@@ -16,7 +16,7 @@ from adaptax.envs.pools.compiled import tasks_as_arrays
 from adaptax.envs.task import Task, TaskDistribution
 from adaptax.sampling.compiled_engine import slot_fault
 from adaptax.sampling.in_program import NO_FAULT, Draw, Outcome, Plan, blank_draw
-from adaptax.sampling.statistics import Ended, Unfinished, ended_episodes
+from adaptax.sampling.statistics import Ended, Unfinished, ended_episodes, episode_returns
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ def counted_episodes(
 ) -> tuple[list[Counted], Unfinished | None]:
     """What each iteration did, and the episodes that `steps` leaves under way.
 
-    `unfinished` are those under way before; None, of either, where there are none.
+    `unfinished` are those under way before; None, of either, where there are none. Rewards are
+    summed call by call, from what the program had until then: how many calls are counted at once
+    changes no bit.
     """
     num, cycles = drawn.num_iterations, drawn.num_cycles
     steps, episodes = np.zeros(num, np.int64), np.zeros(num, np.int64)
@@ -135,6 +137,8 @@ def counted_episodes(
             k: None if x is None else x.reshape(len(drawn.rows), *x.shape[2:])
             for k, x in arrays.items()
         }
+        before = outcome.reward_sum.reshape(len(drawn.rows), *call.shape)
+        rows["returns"] = episode_returns(rows, before)
         for first, stop in _stretches(drawn, number):
             tasks, length = drawn.rows[first][number].tasks, call.num_steps
             if drawn.rows[first][number].number is not None or unfinished is None:

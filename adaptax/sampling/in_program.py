@@ -109,6 +109,8 @@ class Standing:
 class Outcome:
     """What the host counts of a call, arrays [M, N, T], and its first fault."""
 
+    reward_sum: Array
+    """[M, N]: of the episodes under way when it began, as `Standing` has it."""
     reward: Array
     ended: Array
     valid: Array
@@ -259,15 +261,16 @@ class SamplerInProgram:
             lambda: jnp.full(3, NO_FAULT, jnp.int32),
         )
         success = rollout.extras.get("success")
-        self.outcomes.append(Outcome(rollout.reward, ended, rollout.valid, success, fault))
-        rollout = replace(rollout, initial_carry=standing.carry, initial_return=standing.reward_sum)
+        before = standing.reward_sum
+        self.outcomes.append(Outcome(before, rollout.reward, ended, rollout.valid, success, fault))
+        rollout = replace(rollout, initial_carry=standing.carry, initial_return=before)
         after = replace(
             standing,
             lanes=lanes,
             carry=rollout.final_carry,
             episode=episode,
             t=standing.t + jnp.uint32(call.num_steps),
-            reward_sum=_since_last_end(rollout.reward, ended, standing.reward_sum),
+            reward_sum=_since_last_end(rollout.reward, ended, before),
         )
         return rollout, strongly_typed(after)
 

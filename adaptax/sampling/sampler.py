@@ -245,7 +245,7 @@ class Sampler:
                 obs=standing.lanes.obs,
                 carry=standing.carry,
                 episode=standing.episode,
-                unfinished=unfinished,
+                unfinished=replace(unfinished, reward_sum=np.asarray(standing.reward_sum)),
                 t=int(standing.t),
             )
         return counted
@@ -253,6 +253,7 @@ class Sampler:
     def restart(self) -> None:
         """Forget all counters: the next calls repeat the first ones."""
         self.num_steps = self.num_episodes = self._num_calls = self._num_tasks = 0
+        self.statistics.take()
         self._stand(None)
 
     def abandon(self) -> None:

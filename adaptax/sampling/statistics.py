@@ -67,21 +67,37 @@ def ended_episodes(
 ) -> tuple[Ended, Unfinished]:
     """The episodes that ended in M tasks' N lanes, begun `before`, and what is left unfinished.
 
-    `steps` are arrays [M, N, T]: `reward`, `ended`, `valid`, and `success` or None.
+    `steps` are arrays [M, N, T]: `reward`, `ended`, `valid`, and `success` or None; `returns`, too,
+    where `episode_returns` has told them already.
     """
     valid = np.asarray(steps["valid"])
     ends = np.asarray(steps["ended"]) & valid
-    reward = np.where(valid, np.asarray(steps["reward"]), 0)
-    sums, reward_sum = _since_start(reward, ends, before.reward_sum)
-    lengths, length = _since_start(valid.astype(np.int64), ends, before.length)
+    returns = steps.get("returns")
+    if returns is None:
+        returns = episode_returns(steps, before.reward_sum)
+    lengths = _episode_sums(valid, ends, before.length).astype(np.int64)
+
+    def left(sums: np.ndarray) -> np.ndarray:
+        return np.where(ends[..., -1], 0, sums[..., -1])
+
     solved, success = None, before.success
     if steps["success"] is not None:
-        hits = (np.asarray(steps["success"]) & valid).astype(np.int64)
-        counts, left = _since_start(hits, ends, before.success.astype(np.int64))
-        solved, success = counts[ends] > 0, left > 0
+        hits = _episode_sums(np.asarray(steps["success"]) & valid, ends, before.success)
+        solved, success = hits[ends] > 0, left(hits) > 0
     member, _, time = np.nonzero(ends)
-    ended = Ended(tasks, member, time, sums[ends], lengths[ends], solved)
-    return ended, Unfinished(reward_sum, length, success)
+    ended = Ended(tasks, member, time, returns[ends], lengths[ends], solved)
+    reward_sum = left(returns).astype(before.reward_sum.dtype)
+    return ended, Unfinished(reward_sum, left(lengths), success)
+
+
+def episode_returns(steps: dict[str, np.ndarray | None], before: np.ndarray) -> np.ndarray:
+    """The return [..., T] of each step's episode, as far as `steps` go.
+
+    `before` [...] is what the first episode of each lane brings with it.
+    """
+    valid = np.asarray(steps["valid"])
+    reward = np.where(valid, np.asarray(steps["reward"]), 0)
+    return _episode_sums(reward, np.asarray(steps["ended"]) & valid, before)
 
 
 class EpisodeStatistics:
@@ -146,20 +162,16 @@ _FIGURES: dict[str, Any] = {
 }
 
 
-def _since_start(
-    x: np.ndarray, ends: np.ndarray, before: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of x [M, N, T] since each step's episode began, and what the unfinished ones hold.
+def _episode_sums(x: np.ndarray, ends: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Of each step's episode the sum of x [..., T], float64: to its end, or to the last step.
 
-    `before` [M, N] is what the first episode of each lane brings with it.
+    `before` [...] is what the first episode of each lane brings with it. Episodes are summed apart:
+    as differences of one running sum, those after a huge one would be lost in its rounding.
     """
-    total = np.cumsum(x, axis=-1, dtype=np.float64 if x.dtype.kind == "f" else x.dtype)
-    total += before[..., None]
-    # The total at the last end before each step, which is not monotonous where x is negative.
-    last_end = np.maximum.accumulate(np.where(ends, np.arange(ends.shape[-1]), -1), axis=-1)
-    earlier = np.concatenate([np.full_like(last_end[..., :1], -1), last_end], axis=-1)
-    padded = np.concatenate([np.zeros_like(total[..., :1]), total], axis=-1)
-    offset = np.take_along_axis(padded, earlier + 1, axis=-1)
-    sums = total - offset[..., :-1]
-    left: np.ndarray = total[..., -1] - offset[..., -1]
-    return sums, left.astype(before.dtype)
+    episode = np.cumsum(ends, axis=-1) - ends
+    most = int(episode.max(initial=0)) + 1
+    lane = np.arange(before.size).reshape(*before.shape, 1)
+    place = (lane * most + episode).ravel()
+    sums = np.bincount(place, x.ravel(), before.size * most).reshape(*before.shape, most)
+    sums[..., 0] += before
+    return np.take_along_axis(sums, episode, axis=-1)

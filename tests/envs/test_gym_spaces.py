@@ -103,6 +103,11 @@ def test_scalar_boxes_are_single_numbers():
     np.testing.assert_array_equal(decode(np.array([[0.5], [-1.0]], np.float32)), [1.0, -2.0])
 
 
+def test_actions_of_no_numbers_are_refused():
+    with pytest.raises(ConfigError, match="there is nothing to choose"):
+        action_decoder(spaces.Box(-1.0, 1.0, (0,), np.float32))
+
+
 @pytest.mark.parametrize("bound", [np.inf, 1e308, 3e38])
 def test_bounds_of_actions_beyond_all_numbers_are_none(bound):
     with pytest.raises(ConfigError, match="are unbounded"):

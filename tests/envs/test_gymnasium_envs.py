@@ -156,3 +156,9 @@ print(env.spec.max_episode_steps, env.reset(seed=0)[0].shape)
 """
     run = [sys.executable, "-W", "error", "-c", program]
     assert subprocess.run(run, capture_output=True, text=True).stdout == "100 (20,)\n"
+
+
+def test_environments_made_alike_share_what_is_compiled():
+    first, second = (gymnasium.make(env_id("half-cheetah-vel"), target=x) for x in (1.0, 2.0))
+    assert first.unwrapped._pool.env is second.unwrapped._pool.env
+    assert first.unwrapped._pool is not second.unwrapped._pool

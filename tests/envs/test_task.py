@@ -61,7 +61,7 @@ def test_an_empty_list_is_refused():
         TaskList("none", [])
 
 
-@pytest.mark.parametrize("tasks", [{"goal": 1.0}, "abc", 5])
+@pytest.mark.parametrize("tasks", [{"goal": 1.0}, "abc", 5, np.array(3.0)])
 def test_a_task_in_the_place_of_a_list_of_them_is_refused(tasks):
     with pytest.raises(ConfigError, match=r"must be a list of them, \["):
         TaskList("t", tasks)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from adaptax.algorithms.program import IterationProgram
 from adaptax.core.config import to_dict
 from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, NotFinite
 from adaptax.core.snapshot import Snapshots
-from adaptax.experiment import cli, group_processes
+from adaptax.experiment import cli, group_processes, stop_signals
 from adaptax.experiment.build import load_group, make_algorithm
 from adaptax.experiment.group import (
     Group,
@@ -290,8 +292,8 @@ def test_a_members_program_says_all_that_is_trained(two_members):
     """From the start where there is nothing to go on from, whatever was asked."""
     programs = member_programs(two_members, go_on=True)
     assert list(programs) == [0, 1]
-    module, spec = programs[1][1], json.loads(programs[1][2])
-    assert module == "adaptax.experiment.job"
+    code, spec = programs[1][1], json.loads(programs[1][2])
+    assert code.endswith("from adaptax.experiment.job import main; main()")
     assert spec["algorithm"] == {"name": "nop", **to_dict(two_members.members[0].algorithm.config)}
     assert spec["suite"]["name"] == "point-goal" and not spec["go_on"]
     assert (spec["trainer"]["seed"], spec["trainer"]["num_iterations"]) == (1, 6)
@@ -708,3 +710,63 @@ def test_a_group_that_was_closed_goes_on(tmp_path):
     assert [row["iteration"] for row in more.resume()] == [4] * 3
     more.close()
     assert [row["iteration"] for row in more.resume()] == [4] * 3
+
+
+def test_a_fault_of_one_seed_costs_the_others_nothing_of_their_replay(tmp_path, monkeypatch):
+    """What an iteration has overwritten there could not be made again."""
+    plain, faulty = (
+        group(tmp_path / name, (0, 1), "sac", on_nan="skip", evaluation_interval=None)
+        for name in ("plain", "faulty")
+    )
+    learner = faulty.members[1].learner
+    own, left = learner.check, [2]  # together with the other, and then alone
+
+    def fails(*args):
+        if learner.iteration == 3 and left[0]:
+            left[0] -= 1
+            raise NotFinite("it diverges")
+        return own(*args)
+
+    monkeypatch.setattr(learner, "check", fails)
+    plain.run()
+    with pytest.warns(UserWarning, match="iteration 4 is skipped"):
+        faulty.run()
+    assert left == [0]
+    assert left_behind(plain.run_dir, 0) == left_behind(faulty.run_dir, 0)
+
+
+def test_an_interrupt_starts_no_seed_that_had_not_begun(tmp_path, monkeypatch):
+    runs, begun = group(tmp_path / "runs"), []
+
+    def interrupted(seed):
+        begun.append(seed)
+        raise KeyboardInterrupt
+
+    for member in runs.members:
+        own = partial(interrupted, member.config.seed)
+        monkeypatch.setattr(member, "from_the_start", partial(started, own))
+    with pytest.raises(KeyboardInterrupt):
+        runs.run()
+    assert begun == [0]
+
+
+def started(begin):
+    """A training whose first step is `begin`."""
+    begin()
+    yield {}
+
+
+def test_a_group_that_fails_owes_nobody_an_end(tmp_path, monkeypatch):
+    runs = group(tmp_path / "runs")
+    stop_signals._owes_end.set()
+    assert "seed 0" in str(runs.failure({"seed 0": "it fails"}))
+    assert not stop_signals._owes_end.is_set()
+
+
+def test_a_group_tells_of_another_machine_when_it_goes_on(named_3, capsys):
+    config = Path("3/seed-0/config.json")
+    recorded = json.loads(config.read_text())
+    recorded["versions"]["jax"] = "0.0.1"
+    config.write_text(json.dumps(recorded))
+    cli.main(["resume", "3", "--quiet"])
+    assert "may not continue bit for bit: jax was 0.0.1" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from small import SMALL
 from toys import cliff_suite, fingerprint
 
 from adaptax.core.rng import named_key
-from adaptax.experiment.build import make_algorithm
+from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.learner import Learner
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.sampling.sampler import Sampler
@@ -68,3 +68,19 @@ def test_several_in_a_call_are_as_many_as_there_is_room_for(make, one_by_one):
     learner.one_by_one = one_by_one
     rows = learner.some_iterations({"iteration": 5}, learner.sampler.save())
     assert len(rows) == (1 if one_by_one else 3)
+
+
+def test_how_many_iterations_are_made_at_once_changes_no_row(make):
+    """Rewards with decimals, and episodes that last over several iterations."""
+    suite = make_suite("pendulum")
+    settings = {"hidden_sizes": [4], "num_lanes": 2, "num_steps": 60, "num_minibatches": 1}
+    algorithm = make_algorithm("ppo", suite.spec, **settings)
+
+    def rows(*, one_by_one: bool) -> list[dict]:
+        config = TrainerConfig("none", evaluation_interval=None, snapshot_interval=100)
+        learner = Learner(config, algorithm, Sampler(suite, suite.train, 0, "train"))
+        learner.begin(algorithm.initial_state(named_key(0, "init")))
+        learner.one_by_one = one_by_one
+        return go_on(learner, 12)
+
+    assert rows(one_by_one=False) == rows(one_by_one=True)

@@ -19,7 +19,7 @@ from sweep_kills import killed_and_whole
 
 import adaptax
 from adaptax.core.config import to_dict
-from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.errors import AdaptaxError, ConfigError, DiskError
 from adaptax.experiment import cli, sweep
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import load_groups
@@ -494,3 +494,15 @@ def test_on_a_cluster_of_two_nodes_one_that_is_killed_finds_the_same_as_one_here
     pytest.importorskip("ray")
     killed, whole = killed_and_whole(tmp_path, 4, (2,), on="ray")
     assert killed == whole
+
+
+def test_a_study_that_cannot_be_written_is_one_line(whole, fake, tmp_path, monkeypatch):
+    from optuna.exceptions import StorageInternalError
+
+    def full(self):
+        raise StorageInternalError("An exception is raised during the commit.")
+
+    fake()
+    monkeypatch.setattr(sweep.Sweep, "_to_its_end", full)
+    with pytest.raises(DiskError, match=r"cannot write .*study.*; go on with `adaptax resume"):
+        searched(tmp_path / "sweep")

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -673,3 +674,22 @@ def test_an_empty_name_is_no_directory():
 def test_another_config_is_refused(config):
     with pytest.raises(ConfigError, match="NOP takes a NOPConfig, not "):
         adaptax.NOP(config, cliff_suite().spec)
+
+
+def test_a_snapshot_that_cannot_be_made_hides_no_fault(tmp_path, monkeypatch):
+    """As of a replay whose rows a program had taken over when it failed."""
+    suite = cliff_suite()
+    config = TrainerConfig(str(tmp_path / "run"), num_iterations=2, quiet=True)
+    trainer = Trainer(config, make_algorithm("nop", suite.spec), suite)
+
+    def raises(error, *_):
+        raise error
+
+    own = partial(raises, ValueError("the simulator says no"))
+    monkeypatch.setattr(trainer.learner, "some_iterations", own)
+    monkeypatch.setattr(trainer, "save_snapshot", partial(raises, RuntimeError("it is deleted")))
+    with (
+        pytest.warns(UserWarning, match="could not be saved: .*it is deleted"),
+        pytest.raises(ValueError, match="the simulator says no"),
+    ):
+        trainer.run()

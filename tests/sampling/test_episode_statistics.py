@@ -14,7 +14,7 @@ from adaptax.core.experience import Rollout
 from adaptax.envs.task import Task
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
-from adaptax.sampling.statistics import EpisodeStatistics, Unfinished
+from adaptax.sampling.statistics import EpisodeStatistics, Unfinished, ended_episodes
 
 TASKS = tuple(Task(f"t-{i}", i, {"class": name}) for i, name in enumerate("aab"))
 SHAPE = (3, 2)
@@ -221,3 +221,13 @@ def test_a_rollout_begins_with_the_carry_that_the_last_one_ended_with(stepped):
         ):
             np.testing.assert_array_equal(one, other)
     assert np.abs(np.asarray(second.initial_carry["actor"]["memory"])).min() > 0
+
+
+def test_a_huge_reward_spoils_no_later_episode():
+    reward = np.array([[[-1e17, 0, 1, 1, 1, 2, 2, 2]]], np.float32)
+    ended = np.array([[[0, 1, 0, 0, 1, 0, 0, 0]]], bool)
+    steps = {"reward": reward, "ended": ended, "valid": np.ones_like(ended), "success": None}
+    some, left = ended_episodes(["task"], steps, Unfinished.fresh((1, 1)))
+    np.testing.assert_array_equal(some.returns, [np.float32(-1e17), 3])
+    np.testing.assert_array_equal(some.lengths, [2, 3])
+    assert left.reward_sum == 6 and left.length == 3

@@ -288,6 +288,13 @@ def _check_state(before: PyTree, after: PyTree) -> None:
         (jax.tree.structure(state), [jax.typeof(x).str_short() for x in jax.tree.leaves(state)])
         for state in (before, after)
     )
+    if any(
+        jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(before)
+    ):
+        raise EnvironmentFault(
+            "the state of a compiled environment has a typed key, which no snapshot holds: keep "
+            "jax.random.key_data(key), and use jax.random.wrap_key_data of it"
+        )
     if old != new:
         raise EnvironmentFault(
             f"a step of a compiled environment leaves another kind of state than a reset: "

@@ -96,6 +96,8 @@ def action_decoder(space: Any) -> tuple[ActionSpace, Callable[[Any], Any]]:
             f"actions of {space} are not supported: "
             "adaptax takes a Discrete, a MultiDiscrete or a Box of floats"
         )
+    if not space.low.size:
+        raise ConfigError(f"actions of {space} are no numbers: there is nothing to choose")
     if not max(np.abs(space.low).max(), np.abs(space.high).max()) < UNBOUNDED:
         raise ConfigError(
             f"actions of {space} are unbounded: adaptax scales [-1, 1] to finite bounds; "
