@@ -240,7 +240,8 @@ sixteen cores. Recipes were measured at different times, by code of different sp
 of different load: minutes of two rows are not to be compared.
 Beside it, where it has such an environment, Stable-Baselines3 with the settings of RL Baselines3
 Zoo (rl_zoo3 2.9), as many steps as these say, 20 episodes of its last policy; on MuJoCo's
-environments, which are of version 5 here, those that it has for version 4.
+environments, which are of version 5 here, those that it has for version 4. The zoo's own page
+tells of one run each on version 3: 2,410 for ppo on Hopper, 5,819 on HalfCheetah.
 
     python benchmarks/recipes.py measure NAME
     python benchmarks/recipes.py peers NAME

@@ -95,7 +95,7 @@ def step_lanes(
     clipped = action
     if isinstance(spec.action, Continuous):
         clipped = jnp.clip(action, -1.0, 1.0)
-        if running is not None:  # no number: a simulation need not run for it
+        if running is not None and getattr(env, "rests_at_nan", False):
             clipped = jnp.where(running[:, None], clipped, jnp.nan)
 
     def advance(

@@ -237,16 +237,16 @@ def read_recipe(path: Path, name: str) -> Recipe:
         name,
         from_dict(About, tables["recipe"], where=where),
         measured=tuple(from_dict(Measured, one, where=where) for one in tables.get("measured", [])),
-        **{table: _with_none(tables.get(table, {})) for table in TABLES},
+        **{table: with_none(tables.get(table, {})) for table in TABLES},
     )
 
 
-def _with_none(value: Any) -> Any:
+def with_none(value: Any) -> Any:
     """A setting, or a table of settings, with None where a file says "None"."""
     if isinstance(value, Mapping):
-        return {name: _with_none(inner) for name, inner in value.items()}
+        return {name: with_none(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_with_none(inner) for inner in value]
+        return [with_none(inner) for inner in value]
     return None if value == NO_VALUE else value
 
 

@@ -87,8 +87,16 @@ def export_run(
             lines = [json.dumps(row) + "\n" for row in _thinned(rows[name], most)]
             (folder / name).write_text("".join(lines))
         owner = {"run": recorded.get("run"), "seed": recorded["trainer"].get("seed")}
+        state = tree.get("state", {})
+        learned = weights_of(algorithm, state)
+        check(
+            bool(learned) or not state,
+            f"{recorded['algorithm']['name']} names none of its state as learned, so that an "
+            "export would hold no agent: name it in the class's `learned` and `acting`, beginnings "
+            f"of {', '.join(sorted(state)[:3])}",
+        )
         weights = {
-            "state": weights_of(algorithm, tree.get("state", {})),
+            "state": learned,
             "sampler": {"counters": tree["sampler"]["counters"]},
             "seconds": tree["seconds"],
             WEIGHTS_ONLY: True,

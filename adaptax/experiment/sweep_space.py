@@ -13,6 +13,7 @@ from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import flat, from_dict, to_dict
 from adaptax.core.errors import ConfigError, check, unknown_name
 from adaptax.core.files import read_plain
+from adaptax.experiment.recipe import with_none
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -29,7 +30,7 @@ ROOM = "algorithm"
 def read_space(path: Path) -> dict[str, Any]:
     """What a file of TOML holds; a ConfigError where it is none."""
     try:
-        return tomllib.loads(read_plain(path).decode())
+        return dict(with_none(tomllib.loads(read_plain(path).decode())))
     except OSError as error:
         raise ConfigError(f"cannot read the space {path}: {error.strerror}") from None
     except ValueError as error:

@@ -69,11 +69,13 @@ ELSEWHERE = "choose another --run-dir to begin with what it has learned"
 
 
 def _check_named(algorithm: Algorithm[Any, Any]) -> None:
-    """Raise a ConfigError where one of somebody's own goes by the name of one of adaptax's.
+    """Raise a ConfigError where one of somebody's own has no name, or that of one of adaptax's.
 
     What is recorded is the name, by which commands would run the other one.
     """
-    entry, kind = ALGORITHMS.get(algorithm.name), type(algorithm)
+    kind, name = type(algorithm), getattr(algorithm, "name", None)
+    check(isinstance(name, str), f'{kind.__name__} has no name: give the class one, name = "..."')
+    entry = ALGORITHMS.get(algorithm.name)
     check(
         entry is None or kind is entry.load()[0],
         f"{kind.__name__} goes by the name {algorithm.name!r}, which is another algorithm's: "

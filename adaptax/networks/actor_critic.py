@@ -15,7 +15,7 @@ from adaptax.functional.distributions import Distribution
 from adaptax.networks.heads import ActionHead
 from adaptax.networks.memory import Memory, NoMemory
 from adaptax.networks.mlp import MLP, dense
-from adaptax.networks.own import check_module, described, traced
+from adaptax.networks.own import check_module, check_parameters_only, described, traced
 
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation."""
@@ -195,6 +195,7 @@ def checked_actor_critic(network: Any, input_size: int, value_bins: int | None =
 
     def call(key: jax.Array) -> tuple[()]:
         params, memory = init_params(own, key, input_size), own.initial((2,))
+        check_parameters_only(params)
         obs, reset = jnp.zeros((2, TRIED, input_size)), jnp.zeros((2, TRIED), bool)
         after, (distribution, value) = own.apply(params, memory, obs[:, 0], reset[:, 0])
         found.append((distribution, value))

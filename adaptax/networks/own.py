@@ -57,6 +57,19 @@ def check_module(name: str, network: Any) -> None:
     is_one = hasattr(kind, "init") and hasattr(kind, "apply")
     wanted = f"{name} must be a Flax module, an instance of its class"
     check(is_one, f"{wanted}, not {reprlib.repr(network)}")
+    try:
+        hash(network)
+    except TypeError as error:
+        raise ConfigError(
+            f"{name} cannot be told from others: a field of it, an array say, cannot be hashed; "
+            "have numbers and tuples there"
+        ) from error
+
+
+def check_parameters_only(variables: Any) -> None:
+    """Raise a ConfigError where a network has other variables, which Adam would change as well."""
+    others = sorted(set(variables) - {"params"})
+    check(not others, f"it keeps {', '.join(others)} beside its parameters, which is not supported")
 
 
 def check_gives(
@@ -80,7 +93,9 @@ def check_gives(
     said = f"{name} must make {gives} of {of}"
 
     def call(key: jax.Array) -> Any:
-        out = network.apply(network.init(key, *arrays), *arrays)
+        params = network.init(key, *arrays)
+        check_parameters_only(params)
+        out = network.apply(params, *arrays)
         if isinstance(wanted, tuple):
             return out
         action = out.sample(key)

@@ -219,6 +219,11 @@ class SamplerInProgram:
     ) -> tuple[Call, Draw]:
         check(len(tasks) > 0 and num_lanes > 0, "a rollout needs at least one task and one lane")
         check_rollout_fits(self.spec, len(tasks), num_lanes, num_steps)
+        check(
+            all(isinstance(task, TaskInProgram) for task in tasks),
+            "tasks in a program come from its sampler: sample_tasks, fixed_tasks or "
+            "tasks_of_iteration; without collects_in_program any will do",
+        )
         places = tuple(task.place for task in tasks)
         call = Call(places, num_lanes, num_steps, num_episodes, is_by_lane(actor))
         self._calls.append(call)

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,6 +36,32 @@ class Drifting:
     def step(self, key, state, action, task):
         after = state + jnp.zeros(2).at[:].set(task["drift"])
         return after, Step(reward=after[0], next_obs=after)
+
+
+class Misspelt(Drifting):
+    """Has a fault that Python finds when the line is run."""
+
+    def step(self, key, state, action, task):
+        return super().step(key, state, action, tsk)  # noqa: F821
+
+
+class Keyed(Drifting):
+    """Keeps a typed key."""
+
+    def reset(self, key, task):
+        return {"key": key}, jnp.zeros(2)
+
+    def step(self, key, state, action, task):
+        return state, Step(reward=0.0, next_obs=jnp.zeros(2))
+
+
+class Searching(Drifting):
+    """Ends its episodes apart, and looks for its action in steps of a tenth."""
+
+    def step(self, key, state, action, task):
+        found = jax.lax.while_loop(lambda x: ~(x >= action[0]), lambda x: x + 0.1, -1.0)
+        after = state + task["drift"]
+        return after, Step(reward=found, next_obs=after, terminated=after[0] > 2)
 
 
 def begun(*tasks: dict, pool: CompiledPool | None = None) -> CompiledPool:
@@ -300,3 +327,22 @@ def test_an_environment_whose_changes_would_not_be_seen_is_refused():
 
     with pytest.raises(ConfigError, match="Plain has to be a frozen dataclass"):
         compiled_suite("s", Plain(), [{}], [{}])
+
+
+def test_a_fault_in_an_environments_step_is_one_line():
+    with pytest.raises(ConfigError, match=r"cannot take a step .*name 'tsk' is not defined"):
+        begun({"drift": 1.0}, pool=CompiledPool(Misspelt(), 1))
+
+
+def test_a_typed_key_in_the_state_is_refused():
+    with pytest.raises(EnvironmentFault, match=r"a typed key.*: keep jax.random.key_data\(key\)"):
+        begun({"drift": 1.0}, pool=CompiledPool(Keyed(), 1))
+
+
+def test_lanes_that_wait_get_actions_that_are_numbers():
+    """Or a loop that looks for one would not end."""
+    drifts = [{"drift": np.float32(0.5)}, {"drift": np.float32(1.5)}]
+    suite = compiled_suite("searching", Searching(), drifts, drifts)
+    sampler = Sampler(suite, suite.train, 0, "test")
+    rollout = sampler.episodes(UniformActor(suite.spec.action), suite.train.tasks, 1, 1)
+    assert sorted(np.asarray(rollout.valid).sum(-1).ravel().tolist()) == [2, 4]

@@ -449,3 +449,10 @@ def test_a_video_that_no_import_takes_is_refused_before_anything_is_written(run_
 def test_what_is_no_directory_is_one_clear_line(what, given):
     with pytest.raises(ConfigError, match=f"expected the directory of a run, not {given}"):
         what(given)
+
+
+def test_an_algorithm_that_names_nothing_as_learned_is_not_exported(run_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(adaptax.RL2PPO, "learned", ())
+    with pytest.raises(AdaptaxError, match=r"names none of its state as learned.*in the class's"):
+        adaptax.export_run(run_dir, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

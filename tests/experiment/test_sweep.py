@@ -506,3 +506,8 @@ def test_a_study_that_cannot_be_written_is_one_line(whole, fake, tmp_path, monke
     monkeypatch.setattr(sweep.Sweep, "_to_its_end", full)
     with pytest.raises(DiskError, match=r"cannot write .*study.*; go on with `adaptax resume"):
         searched(tmp_path / "sweep")
+
+
+def test_a_space_says_none_as_a_recipe_does(tmp_path):
+    (tmp_path / "space.toml").write_text('"algorithm.max_grad_norm" = ["None", 0.5]\n')
+    assert read_space(tmp_path / "space.toml") == {"algorithm.max_grad_norm": [None, 0.5]}

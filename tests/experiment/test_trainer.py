@@ -693,3 +693,14 @@ def test_a_snapshot_that_cannot_be_made_hides_no_fault(tmp_path, monkeypatch):
         pytest.raises(ValueError, match="the simulator says no"),
     ):
         trainer.run()
+
+
+def test_an_algorithm_without_a_name_is_not_trained(tmp_path):
+    class Nameless(adaptax.NOP):
+        name = None
+
+    suite = cliff_suite()
+    algorithm = Nameless(adaptax.NOPConfig(), suite.spec)
+    with pytest.raises(ConfigError, match="Nameless has no name: give the class one"):
+        Trainer(TrainerConfig(str(tmp_path / "run")), algorithm, suite)
+    assert not (tmp_path / "run").exists()

@@ -1,9 +1,11 @@
 """Networks of one's own: refused in one line where they do not fit, before anything is learned."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from adaptax import Continuous, Discrete, EnvSpec, make_algorithm
@@ -105,3 +107,29 @@ def test_parts_that_may_be_left_out_may_be():
         assert isinstance(own, module.Networks)
         make_algorithm(name, REACH, networks=own)
     assert rl2_sac.Networks.__dataclass_fields__["encoder"].default is dataclasses.MISSING
+
+
+class Kept(nn.Module):
+    """Keeps statistics beside its parameters."""
+
+    of: nn.Module
+
+    @nn.compact
+    def __call__(self, *inputs):
+        self.variable("batch_stats", "mean", lambda: jnp.zeros(1))
+        return self.of(*inputs)
+
+
+def test_variables_that_are_no_parameters_are_refused():
+    with pytest.raises(ConfigError, match="it keeps batch_stats beside its parameters"):
+        made("cem", CHOOSE, Kept(made("cem", CHOOSE).networks))
+
+
+class Tabled(Numbers):
+    table: Any = None
+
+
+@pytest.mark.parametrize("name", ["ppo", "cem"])
+def test_a_module_of_arrays_is_refused(name):
+    with pytest.raises(ConfigError, match=r"networks cannot be told from others.*; have numbers"):
+        made(name, CHOOSE, Tabled(table=np.ones(3)))

@@ -26,6 +26,9 @@ class MujocoEnv:
     all there is: lanes, threads and the order of calls change nothing, and saving is exact.
     """
 
+    rests_at_nan = True
+    """An action that is no number costs no simulation: lanes that wait for others get such."""
+
     def __init__(self, body: Body) -> None:
         self.body = body
         self._models = TaskModels(body)

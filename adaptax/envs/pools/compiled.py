@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptax.core.cores import usable_cores
-from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
+from adaptax.core.errors import AdaptaxError, ConfigError, EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
@@ -222,7 +222,9 @@ def _check_fit(env: Env, task: Task, params: dict[str, np.ndarray]) -> None:
         raise ConfigError(
             f"task {task.name!r} has the parameters {sorted(params)}; the environment takes {error}"
         ) from error
-    except (IndexError, TypeError, ValueError) as error:
+    except AdaptaxError:
+        raise
+    except Exception as error:
         raise ConfigError(
             f"the environment cannot take a step with task {task.name!r}, whose parameters have "
             f"the shapes {shapes}: {one_line(error)}"
