@@ -43,10 +43,8 @@ def evaluated(
         evaluations.append(evaluator.evaluate(trainer.algorithm, trainer.state))
         evaluator.close()
     trainer.close()
-    return {
-        **standing_of(run_dir),
-        "evaluation": evaluator.protocol(trainer.algorithm),
-    }, evaluations
+    standing = standing_of(run_dir)
+    return {**standing, "evaluation": evaluator.protocol(trainer.algorithm)}, evaluations
 
 
 def standing_of(run_dir: Path) -> dict[str, Any]:

@@ -379,7 +379,7 @@ class Group:
 
     def failure(self, failed: Mapping[str, str]) -> AdaptaxError:
         """What says which members failed, and why, once the others are at their end."""
-        forget_end()  # the error ends the program, or whoever catches it decides
+        forget_end()
         if self.is_held:
             say(self.how_to_go_on(), sys.stdout)
         elif not self.config.quiet:

@@ -76,7 +76,7 @@ def export_run(
     recorded = read_config(run_dir)
     _check_new(out)
     iteration, tree = _snapshot(run_dir, best=best)
-    algorithm, _ = find_algorithm(recorded["algorithm"]["name"]).load()
+    learned = _learned(recorded["algorithm"]["name"], tree.get("state", {}))
     with _new_directory(out) as folder:
         rows = {
             PROGRESS: [r for r in read_rows(run_dir / PROGRESS) if r["iteration"] <= iteration],
@@ -87,14 +87,6 @@ def export_run(
             lines = [json.dumps(row) + "\n" for row in _thinned(rows[name], most)]
             (folder / name).write_text("".join(lines))
         owner = {"run": recorded.get("run"), "seed": recorded["trainer"].get("seed")}
-        state = tree.get("state", {})
-        learned = weights_of(algorithm, state)
-        check(
-            bool(learned) or not state,
-            f"{recorded['algorithm']['name']} names none of its state as learned, so that an "
-            "export would hold no agent: name it in the class's `learned` and `acting`, beginnings "
-            f"of {', '.join(sorted(state)[:3])}",
-        )
         weights = {
             "state": learned,
             "sampler": {"counters": tree["sampler"]["counters"]},
@@ -237,6 +229,18 @@ def _read(source: Path, name: str) -> bytes:
         raise AdaptaxError(f"{source} is damaged: its file {name} is missing") from None
     except OSError as error:
         raise AdaptaxError(f"cannot read {source / name}: {error.strerror}") from None
+
+
+def _learned(name: str, state: dict[str, Any]) -> dict[str, Any]:
+    """What an algorithm of this name has learned; an AdaptaxError where it says that of nothing."""
+    algorithm, _ = find_algorithm(name).load()
+    learned = weights_of(algorithm, state)
+    check(
+        bool(learned) or not state,
+        f"{name} names none of its state as learned, so that an export would hold no agent: name "
+        f"it in the class's `learned` and `acting`, beginnings of {', '.join(sorted(state)[:3])}",
+    )
+    return learned
 
 
 def _check_new(path: Path) -> None:

@@ -78,7 +78,7 @@ def finish_iteration_on_signal(
     try:
         yield
     except BaseException as error:
-        forget_end()  # the error ends the program, or whoever catches it decides
+        forget_end()
         if len(handled) < 2 or not isinstance(error, Exception):
             raise
         raise KeyboardInterrupt(parting()) from None  # which a compiled program made another
@@ -100,7 +100,10 @@ def end_if_told() -> None:
 
 
 def forget_end() -> None:
-    """Do not deliver the SIGTERM that was put off: an error comes in its place."""
+    """Do not deliver the SIGTERM that was put off.
+
+    An error comes in its place, which ends the program, or whoever catches it decides.
+    """
     _owes_end.clear()
 
 
