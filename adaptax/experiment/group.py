@@ -123,16 +123,24 @@ class Group:
 
         A member that fails leaves the others to come to their end; then an AdaptaxError names it.
         """
-        self.begin()
-        return self._to_their_end([member.from_the_start() for member in self.members])
+        self.check_start()
+        with self.held():
+            self.begin()
+            return self._to_their_end([member.from_the_start() for member in self.members])
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder, which is made if need be; an AdaptaxError where another group does."""
+        make_run_dir(self.run_dir)
+        with locked(self.run_dir):
+            yield
 
     def begin(self) -> None:
-        """Make the folder, which says what seeds there are.
+        """Have the folder, which is held, say what seeds there are.
 
         A group that it holds stays until one of this one's members has done an iteration.
         """
-        self.check_start()
-        make_run_dir(self.run_dir)
+        self._check_folder()  # another group may have come between
         self._set_replaces(False)  # what waits there may be another process's
         replaces = has_begun(self.run_dir)
         if not replaces:
@@ -159,14 +167,15 @@ class Group:
     def resume(self) -> list[Metrics]:
         """Go on with every member from its own newest snapshot; one that has none begins anew."""
         self._set_replaces(False)
-        return self._to_their_end(
-            [
-                member.from_snapshot()
-                if (member.run_dir / CONFIG).exists()
-                else member.from_the_start()
-                for member in self.members
-            ]
-        )
+        with self.held():
+            return self._to_their_end(
+                [
+                    member.from_snapshot()
+                    if (member.run_dir / CONFIG).exists()
+                    else member.from_the_start()
+                    for member in self.members
+                ]
+            )
 
     @property
     def interrupted(self) -> bool:
@@ -200,7 +209,7 @@ class Group:
     def _check_folder(self) -> None:
         """Refuse a folder that holds something else, or a group that may not be overwritten."""
         run_dir, overwrite = self.run_dir, self.config.overwrite
-        if names_in(run_dir) <= {f"{GROUP}.tmp"}:
+        if names_in(run_dir) <= {LOCK, f"{GROUP}.tmp"}:
             return
         if not (run_dir / GROUP).exists():
             single = "; --overwrite replaces a run by a run only"

@@ -36,8 +36,11 @@ def train_group(group: Group, where: Where, *, go_on: bool = False) -> bool:
     group.close()
     places = jobs(where)
     if not go_on:
-        group.begin()
-    return run_members(group, places, go_on=go_on)
+        group.check_start()
+    with group.held():
+        if not go_on:
+            group.begin()
+        return run_members(group, places, go_on=go_on)
 
 
 def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:

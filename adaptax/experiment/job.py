@@ -88,7 +88,7 @@ def train(job: Job) -> bool:
         if not job.go_on:
             runs.run()
         else:
-            for run_dir in job.folders:
+            for run_dir in dict.fromkeys([runs.run_dir, *job.folders]):
                 _wait_until_free(run_dir)
             runs.resume()
     finally:

@@ -45,10 +45,13 @@ def check_alike(
     for part, own_settings in {**settings, "spec": spec}.items():
         had, has = flat(recorded.get(part, {})), flat(own_settings)
         for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
+            # That of a schedule is as long as all iterations unless it is given.
+            length = name.endswith("lr_schedule_steps") and had[name] is not None
+            way_on = f"give the {part}'s config {name}={had[name]}, or " if length else ""
             check(
                 had[name] == has[name],
                 f"{run_dir} was trained with {part}.{name} {had[name]}, and goes on with it, not "
-                f"{has[name]}: train another run for that",
+                f"{has[name]}: {way_on}train another run for that",
             )
 
 

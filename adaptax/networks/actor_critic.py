@@ -15,7 +15,13 @@ from adaptax.functional.distributions import Distribution
 from adaptax.networks.heads import ActionHead
 from adaptax.networks.memory import Memory, NoMemory
 from adaptax.networks.mlp import MLP, dense
-from adaptax.networks.own import check_module, check_parameters_only, described, traced
+from adaptax.networks.own import (
+    check_module,
+    check_parameters_only,
+    described,
+    other_than_actions,
+    traced,
+)
 
 MIN_STD = 1e-3
 """Floor of the exploration's standard deviation."""
@@ -188,17 +194,21 @@ def as_actor_critic(network: nn.Module) -> Any:
     return network if hasattr(network, "sequence") else FeedForward(network)
 
 
-def checked_actor_critic(network: Any, input_size: int, value_bins: int | None = None) -> Any:
+def checked_actor_critic(
+    network: Any, space: ActionSpace, input_size: int, value_bins: int | None = None
+) -> Any:
     """A user's network as an actor-critic of `input_size` inputs; a ConfigError if it is none."""
     check_module("networks", network)
-    own, found = as_actor_critic(network), list[Any]()
+    own, gave = as_actor_critic(network), list[tuple[str | None, Any]]()
 
     def call(key: jax.Array) -> tuple[()]:
         params, memory = init_params(own, key, input_size), own.initial((2,))
         check_parameters_only(params)
         obs, reset = jnp.zeros((2, TRIED, input_size)), jnp.zeros((2, TRIED), bool)
         after, (distribution, value) = own.apply(params, memory, obs[:, 0], reset[:, 0])
-        found.append((distribution, value))
+        is_one = hasattr(distribution, "log_prob")
+        other = other_than_actions(distribution, space, 2, key) if is_one else None
+        gave.append((other if is_one else described(distribution), value))
         later, (_, values) = own.apply(params, memory, obs, reset, method="sequence")
         _check_memory("a step", memory, after)
         _check_memory("a sequence", memory, later)
@@ -212,12 +222,13 @@ def checked_actor_critic(network: Any, input_size: int, value_bins: int | None =
 
     shape = (2,) if value_bins is None else (2, value_bins)
     values = "a value [...]" if value_bins is None else f"logits of values [..., {value_bins}]"
-    wanted = f"networks make of inputs [..., {input_size}] a distribution of actions and {values}"
+    actions = f"a distribution over actions {space}"
+    wanted = f"networks make of inputs [..., {input_size}] {actions} and {values}"
     traced(wanted, call)
-    distribution, value = found[0]
-    fit = hasattr(distribution, "log_prob") and getattr(value, "shape", None) == shape
-    gave = f"{described(distribution)} and a value {described(value)}"
-    check(fit, f"{wanted}; these make of inputs [2, {input_size}] {gave}")
+    other, value = gave[0]
+    fit = other is None and getattr(value, "shape", None) == shape
+    found = f"{other or actions} and a value {described(value)}"
+    check(fit, f"{wanted}; these make of inputs [2, {input_size}] {found}")
     return own
 
 

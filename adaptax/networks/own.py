@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core.errors import ConfigError, check, one_line
-from adaptax.core.spec import ActionSpace, EnvSpec
+from adaptax.core.spec import ActionSpace, Continuous, Discrete, EnvSpec, MultiDiscrete
+from adaptax.functional.distributions import Categorical, MultiCategorical
 
 Networks = TypeVar("Networks")
 Shape = tuple[int | None, ...]
@@ -84,32 +85,50 @@ def check_gives(
     `wanted` is an array's shape, in which 0 stands for the axis B and None for any number; or an
     action space, for a distribution over its actions that has an attribute named `needs` as well.
     """
-    gives = "a distribution over actions"
     if isinstance(wanted, tuple):
         wanted = tuple(ROWS if size == 0 else size for size in wanted)
         gives = _shown(wanted)
+    else:
+        gives = f"a distribution over actions {wanted}"
     arrays = [jnp.zeros((ROWS, *shape)) for shape in inputs]
     of = " and ".join(_shown(array.shape) for array in arrays)
     said = f"{name} must make {gives} of {of}"
+    gave = list[str | None]()
 
-    def call(key: jax.Array) -> Any:
+    def call(key: jax.Array) -> tuple[()]:
         params = network.init(key, *arrays)
         check_parameters_only(params)
         out = network.apply(params, *arrays)
         if isinstance(wanted, tuple):
-            return out
-        action = out.sample(key)
-        getattr(out, needs)  # or it fails
-        return action, out.log_prob(action)
+            gave.append(None if _fits(out, wanted) else described(out))
+        else:
+            getattr(out, needs)  # or it fails
+            gave.append(other_than_actions(out, wanted, ROWS, key))
+        return ()
 
-    found = traced(said, call)
-    if isinstance(wanted, tuple):
-        check(_fits(found, wanted), f"{said}, not {described(found)}")
-        return
-    action, log_prob = found
-    fits = _fits(action, (ROWS, *wanted.shape)) and _fits(log_prob, (ROWS,))
-    gave = f"actions {described(action)} with log-probabilities {described(log_prob)}"
-    check(fits, f"{said}, {_shown((ROWS, *wanted.shape))} with {_shown((ROWS,))}, not {gave}")
+    traced(said, call)
+    check(gave[0] is None, f"{said}, not {gave[0]}")
+
+
+def other_than_actions(
+    distribution: Any, space: ActionSpace, num_rows: int, key: jax.Array
+) -> str | None:
+    """What draws [B] of a distribution are, in words; None if they are actions of the space."""
+    action = distribution.sample(key)
+    log_prob = distribution.log_prob(action)
+    is_choice = jnp.issubdtype(action.dtype, jnp.integer)
+    fits = _fits(action, (num_rows, *space.shape)) and _fits(log_prob, (num_rows,))
+    if not fits or is_choice == isinstance(space, Continuous):
+        kind = "choices" if is_choice else "actions"
+        return f"{kind} {described(action)} with log-probabilities {described(log_prob)}"
+    # Only of these it is known what they choose among.
+    if isinstance(distribution, Categorical):
+        own: ActionSpace = Discrete(distribution.logits.shape[-1])
+    elif isinstance(distribution, MultiCategorical):
+        own = MultiDiscrete(distribution.sizes)
+    else:
+        return None
+    return None if own == space else f"one over {own}"
 
 
 def traced(said: str, call: Callable[[jax.Array], Any]) -> Any:

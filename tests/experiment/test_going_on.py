@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -33,10 +34,10 @@ PROTOCOL = EvaluatorConfig(num_tasks=2, num_lanes=1, num_episodes=1)
 def trainer(
     folder: Path,
     *,
-    lr: float = 1e-3,
     step_size: float = 0.1,
     num_tasks: int = 2,
     num_iterations: int = 1,
+    **settings: Any,
 ) -> Trainer:
     suite = make_suite("point-goal", step_size=step_size, **BRIEF)
     config = TrainerConfig(
@@ -46,9 +47,8 @@ def trainer(
         evaluation_interval=1,
         quiet=True,
     )
-    return Trainer(
-        config, make_algorithm("a2c", suite.spec, lr=lr, num_steps=8, hidden_sizes=(4,)), suite
-    )
+    settings = {"lr": 1e-3, "num_steps": 8, "hidden_sizes": (4,), **settings}
+    return Trainer(config, make_algorithm("a2c", suite.spec, **settings), suite)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,14 @@ def test_a_run_does_not_go_on_with_other_settings(ended, change, told):
     with pytest.raises(ConfigError, match=told):
         trainer(ended, num_iterations=2, **change).resume()
     assert {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()} == before
+
+
+def test_more_iterations_with_a_step_size_that_falls_need_its_length(tmp_path):
+    trainer(tmp_path, lr_schedule="linear", num_iterations=2).run()
+    with pytest.raises(ConfigError, match="not 3: give the algorithm's config lr_schedule_steps=2"):
+        trainer(tmp_path, lr_schedule="linear", num_iterations=3).resume()
+    with pytest.warns(UserWarning, match="the step size falls to 0 by about iteration 2"):
+        trainer(tmp_path, lr_schedule="linear", lr_schedule_steps=2, num_iterations=3).resume()
 
 
 def test_a_run_on_a_suite_of_ones_own_does_not_go_on_with_another_horizon(tmp_path):

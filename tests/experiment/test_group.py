@@ -271,7 +271,8 @@ def two_members(tmp_path):
     """A group whose first seed cannot begin: a file is in the place of its folder."""
     suite = adaptax.make_suite("point-goal")
     runs = group(tmp_path / "group", (0, 1), "nop", suite, evaluation_interval=None)
-    runs.begin()
+    with runs.held():
+        runs.begin()
     (tmp_path / "group" / "seed-0").write_text("in the way")
     return runs
 
@@ -562,6 +563,24 @@ def test_a_group_that_is_refused_leaves_the_one_that_waits_for_the_folder(old):
         finally:
             refused.close()
     assert group_seeds(old, "group.json.next") == (1, 7)
+
+
+def test_the_folder_of_a_group_under_way_is_no_others(tmp_path):
+    class Second(adaptax.Callback):
+        def on_start(self, run):
+            with pytest.raises(AdaptaxError, match="g is in use by process"):
+                quick(tmp_path / "g", (0, 1)).resume()
+
+    quick(tmp_path / "g", (0, 1), [Second()], quiet=True).run()
+    assert init_std(tmp_path / "g") == {"seed-0": 1.0, "seed-1": 1.0}
+    assert not (tmp_path / "g" / "lock").exists()
+
+
+def test_of_two_groups_begun_at_once_one_is_refused(tmp_path):
+    first, second = quick(tmp_path / "g", (0, 1)), quick(tmp_path / "g", (0, 1), quiet=True)
+    with first.held(), pytest.raises(AdaptaxError, match="g is in use by process"):
+        second.run()
+    second.run()
 
 
 def test_a_group_whose_place_another_has_taken_writes_nothing(old):

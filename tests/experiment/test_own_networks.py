@@ -219,7 +219,7 @@ class Both(nn.Module):
         (Both(space(), no_value=True), r"and a value \[...\]; a trial fails: TypeError: "),
         (
             Both(space(), value_axis=True),
-            r"make of inputs .* DiagonalGaussian and a value \[2, 1",
+            r"make of inputs .* over actions Continuous\(size=2\) and a value \[2, 1",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Networks of one's own: refused in one line where they do not fit, before anything is learned."""
 
 import dataclasses
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptax import Continuous, Discrete, EnvSpec, make_algorithm
+from adaptax import Continuous, Discrete, EnvSpec, MultiDiscrete, make_algorithm
 from adaptax.algorithms.meta import pearl, rl2_sac, varibad
 from adaptax.algorithms.off_policy.family import Networks
 from adaptax.core.errors import ConfigError
+from adaptax.networks.actor_critic import ActorCritic
 
 REACH = EnvSpec(4, Continuous(2), 10)
 CHOOSE = EnvSpec(4, Discrete(3), 10)
@@ -70,14 +72,14 @@ def test_one_module_for_several_networks_is_refused(name, wrong):
         ("td3", REACH, "policy", None, "policy must be a Flax module"),
         ("ddpg", REACH, "critics", Numbers(1), r"must make \[any, 3\] of \[3, 4\] and \[3, 2\]"),
         ("sac", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
-        ("sac", REACH, "policy", Numbers(2), "a distribution over actions of .*; a trial fails"),
+        ("sac", REACH, "policy", Numbers(2), "a distribution over actions .* of .*; a trial fails"),
         ("sac", CHOOSE, "critics", Numbers(3), r"must make \[any, 3, 3\] of .*, not \[3, 3\]"),
         ("pearl", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
         ("pearl", REACH, "value", Numbers(1), r"value must make \[3\] of .* not \[3, 1\]"),
         ("pearl", REACH, "policy", Numbers(2), "a distribution over actions"),
         ("varibad", REACH, "reward_decoder", Numbers(2), r"must make \[3, 1\] of .*not \[3, 2\]"),
         ("varibad", REACH, "next_obs_decoder", Numbers(1), r"must make \[3, 4\] of"),
-        ("varibad", REACH, "actor_critic", Numbers(2), "a distribution of actions and a value"),
+        ("varibad", REACH, "actor_critic", Numbers(2), "a distribution over .* and a value"),
         ("rl2-sac", REACH, "critics", Numbers(1), r"critics must make \[any, 3, 101\]"),
         ("rl2-sac", CHOOSE, "policy", Numbers(3), "a distribution over actions"),
         ("rl2-sac", CHOOSE, "encoder", Numbers(3), "encoder must make features.*; a trial fails"),
@@ -87,6 +89,24 @@ def test_a_network_that_makes_something_else_is_refused(name, spec, part, wrong,
     own = dataclasses.replace(made(name, spec).networks, **{part: wrong})
     with pytest.raises(ConfigError, match=f"networks.*{said}"):
         made(name, spec, own)
+
+
+@pytest.mark.parametrize("name", ["reinforce", "ppo", "rl2-ppo", "rl2-trpo", "promp", "cem"])
+@pytest.mark.parametrize(
+    ("space", "other", "said"),
+    [
+        (Discrete(3), Discrete(2), r"one over Discrete\(size=2\)"),
+        (MultiDiscrete((2, 3)), MultiDiscrete((3, 2)), r"one over MultiDiscrete\(sizes=\(3, 2\)\)"),
+        (MultiDiscrete((2, 3)), Continuous(2), r"actions \[[23], 2\] with log-probabilities"),
+        (Continuous(2), MultiDiscrete((2, 3)), r"choices \[[23], 2\] with log-probabilities"),
+        (Continuous(2), Continuous(3), r"actions \[[23], 3\] with log-probabilities"),
+    ],
+)
+def test_a_policy_over_other_actions_is_refused(name, space, other, said):
+    own = made(name, EnvSpec(4, other, 5, trial_episodes=2)).networks
+    spec = EnvSpec(4, space, 5, trial_episodes=2)
+    with pytest.raises(ConfigError, match=f"over actions {re.escape(str(space))}.* {said}"):
+        made(name, spec, ActorCritic(other) if "rl2" in name else own)
 
 
 def test_values_that_would_broadcast_are_refused():

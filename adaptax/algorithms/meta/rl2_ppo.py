@@ -115,8 +115,10 @@ class RL2PPO(Algorithm[State, Rollout]):
         check_critic(config, spec)
         bins = config.value_bins
         default = rl2.default_networks(config, spec, shared=True, value_bins=bins)
-        size = rl2.input_size(spec)
-        self.networks = default if networks is None else checked_actor_critic(networks, size, bins)
+        space, size = spec.action, rl2.input_size(spec)
+        self.networks = (
+            default if networks is None else checked_actor_critic(networks, space, size, bins)
+        )
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

@@ -58,8 +58,8 @@ class RL2TRPO(Algorithm[State, Rollout]):
     ) -> None:
         super().__init__(config, spec)
         default = rl2.default_networks(config, spec, shared=False)
-        size = rl2.input_size(spec)
-        self.networks = default if networks is None else checked_actor_critic(networks, size)
+        space, size = spec.action, rl2.input_size(spec)
+        self.networks = default if networks is None else checked_actor_critic(networks, space, size)
         self.trained_episodes = rl2.trial_length(config, spec)
 
     def init(self, key: jax.Array) -> State:

@@ -164,7 +164,7 @@ def default_networks(config: VariBADConfig, spec: EnvSpec) -> Networks:
 def check_own(networks: Networks, config: VariBADConfig, spec: EnvSpec) -> None:
     """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
     inputs = spec.observation_size + 2 * config.latent_size
-    checked_actor_critic(networks.actor_critic, inputs, config.value_bins)
+    checked_actor_critic(networks.actor_critic, spec.action, inputs, config.value_bins)
     obs, action, z = (spec.observation_size,), (spec.action.size,), (config.latent_size,)
     from_what = [obs, action, obs] if config.reward_from == "transition" else [obs]
     check_gives("networks.reward_decoder", networks.reward_decoder, [z, *from_what], (0, 1))

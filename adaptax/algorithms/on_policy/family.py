@@ -220,7 +220,7 @@ def networks_for(config: OnPolicyConfig, spec: EnvSpec, networks: nn.Module | No
     """The given network, obs -> (distribution, value) or an ActorCritic, or the default one."""
     if networks is None:
         return default_networks(config, spec)
-    own = checked_actor_critic(networks, spec.observation_size)
+    own = checked_actor_critic(networks, spec.action, spec.observation_size)
     check(not has_memory(own) or config.shuffle != "steps", NOT_BY_STEPS)
     return own
 

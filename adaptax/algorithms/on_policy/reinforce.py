@@ -102,8 +102,8 @@ class Reinforce(Algorithm[family.State, Data]):
         memory, sizes = config.memory.make(spec.horizon), config.hidden_sizes
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
-        size = spec.observation_size
-        self.networks = default if networks is None else checked_actor_critic(networks, size)
+        space, size = spec.action, spec.observation_size
+        self.networks = default if networks is None else checked_actor_critic(networks, space, size)
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""
