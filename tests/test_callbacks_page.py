@@ -27,3 +27,7 @@ def test_the_code_runs(tmp_path, monkeypatch):
         -1,
         0,
     ]
+    lines = Path("runs/lines/figures.txt").read_text().splitlines()
+    rows = read_rows(Path("runs/lines/progress.jsonl"))
+    steps = [int(line.split()[0]) for line in lines]
+    assert set(steps) >= {row["num_steps"] for row in rows}

@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -60,19 +60,22 @@ class Tracked:
     """Whether nothing is to be printed."""
 
 
-class Tracker(Callback):
-    """What all trackers share; one of them says how to `open`, `log`, `video` and `close`."""
+class Tracker(Callback, ABC):
+    """What all trackers share; one of them says how to `open`, `log` and `close`."""
 
     in_step = False
-    package: ClassVar[str]
-    """What it imports, when the run begins."""
+    package: ClassVar[str | None] = None
+    """What it imports, when the run begins, and what may be missing."""
 
     def __init__(self) -> None:
+        if self.package is None:
+            return
         found = find_spec(self.package)
         if found is None or found.origin is None:  # a folder that only has its name
-            kind = type(self).__name__
-            extra = kind.lower()
-            raise AdaptaxError(f"{kind} needs {self.package}: pip install 'adaptax[{extra}]'")
+            kind = type(self)
+            shipped = kind.__module__ == __name__
+            install = f"'adaptax[{kind.__name__.lower()}]'" if shipped else self.package
+            raise AdaptaxError(f"{kind.__name__} needs {self.package}: pip install {install}")
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy has of it: not the thread and the connections of a run."""
@@ -86,9 +89,8 @@ class Tracker(Callback):
     def log(self, num_steps: int, figures: Figures) -> None:
         """Take the figures and texts of a row."""
 
-    @abstractmethod
     def video(self, num_steps: int, path: Path) -> None:
-        """Take a video."""
+        """Take a video; nothing here."""
 
     @abstractmethod
     def close(self) -> None:

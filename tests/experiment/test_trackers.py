@@ -142,11 +142,20 @@ def test_a_tracker_that_does_not_exist_is_refused_from_python():
         TrainerConfig("run", trackers=("wandbb",))
 
 
+def test_a_tracker_that_does_not_say_how_to_close_is_refused():
+    class Unclosed(Tracker):
+        def open(self, run): ...
+        def log(self, num_steps, figures): ...
+
+    with pytest.raises(TypeError, match="close"):
+        Unclosed()
+
+
 def test_a_folder_of_the_packages_name_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "not_a_tracker").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(Fake, "package", "not_a_tracker")
-    with pytest.raises(AdaptaxError, match="Fake needs not_a_tracker"):
+    with pytest.raises(AdaptaxError, match="Fake needs not_a_tracker: pip install not_a_tracker"):
         Fake()
 
 
