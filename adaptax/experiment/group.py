@@ -236,6 +236,7 @@ class Group:
         ended, failed = dict[int, Metrics](), dict[int, Exception]()
         asked, self._interrupted = dict(enumerate(trainings)), False
         self._answers: dict[int, Any] = dict.fromkeys(asked)
+        self._newest: dict[int, Metrics] = {}  # of those at their end, too
         with progress, finish_iteration_on_signal(self._break_off, self.parting):
             try:
                 while asked:
@@ -279,13 +280,13 @@ class Group:
         first = min(self.members[i].iteration for i in places) + 1
         progress.begin(f"iteration {first}")
         self._answer(places, limits)
-        newest = {
+        self._newest |= {
             self.seeds[i]: rows[-1]
             for i, rows in self._answers.items()
             if not isinstance(rows, Exception)
         }
-        if newest:
-            progress.update_group(newest)
+        if self._newest:
+            progress.update_group(self._newest)
 
     def _leave(self, asked: dict[int, Training], error: BaseException) -> None:
         """Have members write what they have made; the others end by the error."""

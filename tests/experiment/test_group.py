@@ -565,6 +565,19 @@ def test_a_group_that_is_refused_leaves_the_one_that_waits_for_the_folder(old):
     assert group_seeds(old, "group.json.next") == (1, 7)
 
 
+def test_the_mean_is_of_seeds_at_their_end_too(tmp_path, capsys):
+    class Stopping(adaptax.Callback):
+        def on_row(self, run, row):
+            if run.config.seed == 0:
+                run.stop("enough")
+
+    last = quick(tmp_path, (0, 1), [Stopping()], num_iterations=3).run()
+    assert [row["iteration"] for row in last] == [1, 3]
+    steps = (last[0]["num_steps"] + last[1]["num_steps"]) / 2
+    means = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mean")]
+    assert f"| {steps:,.0f} steps |" in means[-1]
+
+
 def test_the_folder_of_a_group_under_way_is_no_others(tmp_path):
     class Second(adaptax.Callback):
         def on_start(self, run):
