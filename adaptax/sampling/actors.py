@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptax.core import rng
+from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 
@@ -60,6 +61,18 @@ class Actor(Protocol):
 
     def observe(self, carry: PyTree, step: Step, key: jax.Array) -> PyTree:
         """The carry after a step, each [M, N, ...] and without `info`."""
+
+
+def check_actor(actor: Any) -> None:
+    """Raise a ConfigError where something else is in an actor's place."""
+    kind = type(actor).__name__
+    what = "None" if actor is None else f"a {kind}"
+    check(hasattr(actor, "begin"), f"an algorithm's actor and adapt must give an actor, not {what}")
+    check(
+        not jax.tree_util.all_leaves([actor]),
+        f"the actor {kind} is no pytree of JAX's: decorate its class with "
+        "jax.tree_util.register_dataclass, in a module if workers act by it",
+    )
 
 
 class ByLane:

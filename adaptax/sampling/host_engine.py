@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptax.core.errors import check
 from adaptax.core.experience import Cache, PyTree, Rollout, Step, select
 from adaptax.core.rng import episode_seeds, lane_keys, lane_numbers
 from adaptax.core.spec import EnvSpec
@@ -18,7 +17,7 @@ from adaptax.core.step import step_extras
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.pools.workers import Share
 from adaptax.envs.task import Task
-from adaptax.sampling.actors import Actor, is_by_lane
+from adaptax.sampling.actors import Actor, check_actor, is_by_lane
 from adaptax.sampling.statistics import Unfinished
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "valid")
@@ -147,6 +146,7 @@ def interact(
     The policy sees zeros in the others: what it answers one lane depends, in the last bit, on how
     many lanes there are.
     """
+    check_actor(actor)
     tasks, lanes = cursor.slot_tasks(), _Lanes(cursor.shape, slots)
     record, active = _Record(pool.spec, len(slots), num_steps), np.arange(len(slots))
     obs, episode, t = np.asarray(cursor.obs)[slots], np.asarray(cursor.episode)[slots], cursor.t
@@ -186,11 +186,14 @@ Carry = tuple[PyTree, PyTree]
 still stands, but for caches, which only the latter has."""
 
 
-@partial(jax.jit, static_argnums=1)
 def begin(actor: Actor, shape: tuple[int, int], key: jax.Array) -> PyTree:
-    """The actor's carry at the start, [M, N, ...]."""
-    what = "None" if actor is None else f"a {type(actor).__name__}"
-    check(hasattr(actor, "begin"), f"an algorithm's actor and adapt must give an actor, not {what}")
+    """The actor's carry at the start, [M, N, ...]; a ConfigError where it is no actor."""
+    check_actor(actor)
+    return _begin(actor, shape, key)
+
+
+@partial(jax.jit, static_argnums=1)
+def _begin(actor: Actor, shape: tuple[int, int], key: jax.Array) -> PyTree:
     return actor.begin(*shape, jax.random.fold_in(key, 2**32 - 1))
 
 

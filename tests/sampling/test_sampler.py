@@ -405,3 +405,13 @@ def test_what_can_never_fit_into_memory_is_refused_before_anything_is_drawn(suit
     for ask in (sampler.episodes, sampler.steps):
         with pytest.raises(ConfigError, match=r"1 tasks x 1,000,000,000 lanes x .*fewer tasks"):
             ask(actor, (task,), 10**9, 10)
+
+
+def test_an_actor_that_is_no_pytree_is_refused_by_name():
+    class Mine(UniformActor):
+        """Not decorated, as its base is."""
+
+    suite = make_suite("point-goal")
+    sampler = Sampler(suite, suite.train, 0, "train")
+    with pytest.raises(ConfigError, match="Mine is no pytree of JAX's: decorate its class"):
+        sampler.steps(Mine(suite.spec.action), sampler.sample_tasks(1), 1, 1)

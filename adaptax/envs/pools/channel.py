@@ -5,10 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import sys
 import tempfile
+from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
+
+import cloudpickle
 
 FIRST_BYTES = 2**20
 """Size of a block of memory at first."""
@@ -32,7 +36,7 @@ class Channel:
     def send(self, message: Any) -> None:
         """Send anything that can be pickled; raises a ConnectionError if nobody listens."""
         buffers: list[memoryview] = []
-        text = pickle.dumps(message, 5, buffer_callback=lambda x: buffers.append(x.raw()))
+        text = dumps(message, lambda x: buffers.append(x.raw()))
         spans, end = [], 0
         for buffer in buffers:
             spans.append((end, end + buffer.nbytes))
@@ -67,6 +71,18 @@ class Channel:
         os.ftruncate(block, size)
         self._ours = memoryview(mmap.mmap(block, size))
         return block
+
+
+def dumps(
+    message: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
+    """A message as bytes that `pickle.loads` takes; raises what `pickle.dumps` does.
+
+    What was defined in a notebook goes by value, since no other process can import it.
+    """
+    importable = hasattr(sys.modules["__main__"], "__file__")
+    library = pickle if importable else cloudpickle
+    return library.dumps(message, protocol=5, buffer_callback=buffer_callback)
 
 
 def _nameless_file() -> int:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from adaptax.core.errors import ConfigError, EnvironmentFault, check, one_line
-from adaptax.envs.pools.channel import Channel
+from adaptax.envs.pools.channel import Channel, dumps
 from adaptax.envs.pools.remote_fault import FaultReport, RemoteTraceback
 from adaptax.envs.pools.workers import Host, LostError, SilentError, jax_settings
 
@@ -205,7 +205,7 @@ def in_worker(function: Callable[..., Any], *args: Any, timeout: float = 300.0) 
 def check_can_be_sent(make_pool: Any) -> None:
     """Raise a one-line ConfigError if a pool's maker cannot go to a worker."""
     try:
-        pickle.dumps(make_pool)
+        dumps(make_pool)
     except Exception as error:
         raise _cannot_be_sent(error) from error
 
