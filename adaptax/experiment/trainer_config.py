@@ -102,10 +102,11 @@ def warn_of_cut_episodes(config: Any, horizon: int) -> None:
     num_lanes = getattr(config, "num_lanes", None)
     if num_steps is None or num_lanes is None or num_steps >= num_lanes * horizon:
         return
-    longer = "--algorithm.num-cycles" if hasattr(config, "num_cycles") else "--algorithm.num-steps"
+    own = "--algorithm.particle" if hasattr(config, "particle") else "--algorithm"
+    longer = f"{own}.num-cycles" if hasattr(config, "num_cycles") else f"{own}.num-steps"
     warnings.warn(
         f"every iteration begins episodes on new tasks, and of these, {horizon} steps at most, it "
-        f"sees the first {num_steps // num_lanes}: {longer} or fewer --algorithm.num-lanes have it "
+        f"sees the first {num_steps // num_lanes}: {longer} or fewer {own}.num-lanes have it "
         "see all",
         stacklevel=3,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,9 @@ class DiagonalGaussian:
     mean: jax.Array
     log_std: jax.Array
 
+    def __post_init__(self) -> None:
+        _spread_log_std(self)
+
     def sample(self, key: jax.Array) -> jax.Array:
         """A draw [..., A]."""
         return self.mean + jnp.exp(self.log_std) * rng.normal(key, self.mean.shape)
@@ -56,14 +59,23 @@ class DiagonalGaussian:
 
     def entropy(self) -> jax.Array:
         """Sum of log std plus d/2 (1 + log 2 pi), [...]."""
-        log_std = jnp.broadcast_to(self.log_std, self.mean.shape)
-        return jnp.sum(log_std + 0.5 * (1.0 + np.log(2 * np.pi)), axis=-1)
+        return jnp.sum(self.log_std + 0.5 * (1.0 + np.log(2 * np.pi)), axis=-1)
 
     def kl(self, other: DiagonalGaussian) -> jax.Array:
         """KL(self || other) [...]."""
         variance = jnp.exp(2 * self.log_std) + jnp.square(self.mean - other.mean)
         terms = other.log_std - self.log_std + 0.5 * variance * jnp.exp(-2 * other.log_std) - 0.5
         return jnp.sum(terms, axis=-1)
+
+
+def _spread_log_std(own: Any) -> None:
+    """Let a log_std [A] be as one with the mean's batch axes, which come first in what is mapped.
+
+    What JAX puts together from other things than arrays stays as it is.
+    """
+    are_arrays = all(isinstance(x, jax.Array | np.ndarray) for x in (own.mean, own.log_std))
+    if are_arrays and own.log_std.shape != own.mean.shape:
+        object.__setattr__(own, "log_std", jnp.broadcast_to(own.log_std, own.mean.shape))
 
 
 @jax.tree_util.register_dataclass
@@ -76,6 +88,9 @@ class TanhGaussian:
 
     mean: jax.Array
     log_std: jax.Array
+
+    def __post_init__(self) -> None:
+        _spread_log_std(self)
 
     @property
     def unbounded(self) -> DiagonalGaussian:
@@ -135,15 +150,25 @@ class Categorical:
         of_chosen = jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
         return jnp.where(chosen.any(-1), of_chosen, -jnp.inf)
 
+    def probabilities(self) -> tuple[jax.Array, jax.Array]:
+        """Those of all actions [..., A], and their logarithms, 0 where the former are 0.
+
+        So that what is impossible, a logit of -inf, adds nothing to a mean, and is not NaN there.
+        """
+        log_p = jax.nn.log_softmax(self.logits)
+        p = jnp.exp(log_p)
+        return p, jnp.where(p > 0, log_p, 0.0)
+
     def entropy(self) -> jax.Array:
         """Entropy [...]."""
-        log_p = jax.nn.log_softmax(self.logits)
-        return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+        p, log_p = self.probabilities()
+        return -jnp.sum(p * log_p, axis=-1)
 
     def kl(self, other: Categorical) -> jax.Array:
-        """KL(self || other) [...]."""
-        log_p, log_q = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
-        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+        """KL(self || other) [...]; infinite where the other rules out what this one does."""
+        p, log_p = self.probabilities()
+        log_q = jnp.where(p > 0, jax.nn.log_softmax(other.logits), 0.0)
+        return jnp.sum(p * (log_p - log_q), axis=-1)
 
 
 @jax.tree_util.register_dataclass

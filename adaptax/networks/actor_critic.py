@@ -16,6 +16,7 @@ from adaptax.networks.heads import ActionHead
 from adaptax.networks.memory import Memory, NoMemory
 from adaptax.networks.mlp import MLP, dense
 from adaptax.networks.own import (
+    check_has,
     check_module,
     check_parameters_only,
     described,
@@ -195,9 +196,16 @@ def as_actor_critic(network: nn.Module) -> Any:
 
 
 def checked_actor_critic(
-    network: Any, space: ActionSpace, input_size: int, value_bins: int | None = None
+    network: Any,
+    space: ActionSpace,
+    input_size: int,
+    value_bins: int | None = None,
+    needs: tuple[str, ...] = ("entropy", "kl"),
 ) -> Any:
-    """A user's network as an actor-critic of `input_size` inputs; a ConfigError if it is none."""
+    """A user's network as an actor-critic of `input_size` inputs; a ConfigError if it is none.
+
+    Its distributions have, beside draws, the methods that the algorithm `needs`.
+    """
     check_module("networks", network)
     own, gave = as_actor_critic(network), list[tuple[str | None, Any]]()
 
@@ -207,6 +215,8 @@ def checked_actor_critic(
         obs, reset = jnp.zeros((2, TRIED, input_size)), jnp.zeros((2, TRIED), bool)
         after, (distribution, value) = own.apply(params, memory, obs[:, 0], reset[:, 0])
         is_one = hasattr(distribution, "log_prob")
+        if is_one:
+            check_has(distribution, needs)
         other = other_than_actions(distribution, space, 2, key) if is_one else None
         gave.append((other if is_one else described(distribution), value))
         later, (_, values) = own.apply(params, memory, obs, reset, method="sequence")

@@ -56,7 +56,7 @@ class ActionHead(nn.Module):
         log_std = jnp.maximum(log_std, jnp.log(self.min_std))
         if self.max_std is not None:
             log_std = jnp.minimum(log_std, jnp.log(self.max_std))
-        return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape))
+        return DiagonalGaussian(output, log_std)
 
 
 class MLPPolicy(nn.Module):

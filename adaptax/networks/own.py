@@ -44,11 +44,11 @@ def own_or(default: Networks, networks: Networks | None) -> Networks:
     return networks
 
 
-def own_policy(default: Any, networks: Any, spec: EnvSpec) -> Any:
-    """As `own_or`, observations [..., O] -> a distribution over actions."""
+def own_policy(default: Any, networks: Any, spec: EnvSpec, needs: tuple[str, ...] = ()) -> Any:
+    """As `own_or`, observations [..., O] -> a distribution over actions that has `needs`."""
     own = own_or(default, networks)
     if networks is not None:
-        check_gives("networks", own, [(spec.observation_size,)], spec.action)
+        check_gives("networks", own, [(spec.observation_size,)], spec.action, needs)
     return own
 
 
@@ -78,12 +78,12 @@ def check_gives(
     network: Any,
     inputs: Sequence[tuple[int, ...]],
     wanted: Shape | ActionSpace,
-    needs: str = "log_prob",
+    needs: tuple[str, ...] = (),
 ) -> None:
     """Raise a ConfigError unless a network gives what is `wanted` for `inputs`, shapes without [B].
 
     `wanted` is an array's shape, in which 0 stands for the axis B and None for any number; or an
-    action space, for a distribution over its actions that has an attribute named `needs` as well.
+    action space, for a distribution over its actions that has what it `needs` by name as well.
     """
     if isinstance(wanted, tuple):
         wanted = tuple(ROWS if size == 0 else size for size in wanted)
@@ -102,12 +102,19 @@ def check_gives(
         if isinstance(wanted, tuple):
             gave.append(None if _fits(out, wanted) else described(out))
         else:
-            getattr(out, needs)  # or it fails
+            check_has(out, needs)
             gave.append(other_than_actions(out, wanted, ROWS, key))
         return ()
 
     traced(said, call)
     check(gave[0] is None, f"{said}, not {gave[0]}")
+
+
+def check_has(distribution: Any, needs: tuple[str, ...]) -> None:
+    """Raise a ConfigError unless a distribution has these methods."""
+    missing = [name for name in needs if not hasattr(distribution, name)]
+    has_no = f"{described(distribution)} has no {' and no '.join(missing)}"
+    check(not missing, f"{has_no}, which the algorithm needs")
 
 
 def other_than_actions(
@@ -135,6 +142,8 @@ def traced(said: str, call: Callable[[jax.Array], Any]) -> Any:
     """Shapes of what networks give, without numbers; a ConfigError where they fail."""
     try:
         return jax.eval_shape(call, jax.random.key(0))
+    except ConfigError as error:
+        raise ConfigError(f"{said}; {error}") from error
     except Exception as error:
         raise ConfigError(f"{said}; a trial fails: {one_line(error)}") from error
 

@@ -125,6 +125,15 @@ def test_the_temperature_follows_the_entropy(target_entropy, rises):
     assert (after.params["log_temperature"] > learner.params["log_temperature"]) == rises
 
 
+@pytest.mark.parametrize("name", ["sac", "rl2-sac"])
+@pytest.mark.parametrize("target", [-4.0, 1.4])
+def test_an_entropy_that_no_choice_has_is_refused(name, target):
+    spec = EnvSpec(3, Discrete(4), 5)
+    with pytest.raises(ConfigError, match=r"a choice among 4 is 0 to 1\.386 nats"):
+        make_algorithm(name, spec, target_entropy=target)
+    make_algorithm(name, spec, target_entropy=1.3)
+
+
 def test_a_fixed_temperature_stays():
     algorithm, learner = agent(Continuous(2), learn_temperature=False)
     after, figures = step(algorithm, learner, batch_of(Continuous(2)), KEY)

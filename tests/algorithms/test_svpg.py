@@ -21,7 +21,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.snapshot import Snapshots, flatten, unflatten
 from adaptax.envs.suites.compiled import compiled_suite
 from adaptax.envs.task import TaskList
-from adaptax.learning.schedules import is_schedule
+from adaptax.learning.schedules import is_schedule, iterations_within
 
 SUITE = point_suite()
 INNER = {
@@ -301,3 +301,11 @@ def test_on_new_tasks_all_episodes_are_a_fresh_particles_own():
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         SVPGConfig(**settings)
+
+
+def test_steps_and_tasks_are_those_of_all_particles():
+    assert CONFIG.iteration_steps == 2 * 320
+    assert iterations_within(CONFIG, None, 1600) == 3
+    spec = replace(SUITE.spec, num_classes=3)
+    with pytest.raises(ConfigError, match="num_tasks must be a multiple of the suite's 3 classes"):
+        SVPG(CONFIG, spec)

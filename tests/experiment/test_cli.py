@@ -420,6 +420,12 @@ def test_steps_that_take_days_are_a_warning_before_the_run_begins(inside, capsys
         ("a2c", "point-goal", {"num_steps": 160, "num_lanes": 8}, None),
         ("a2c", "point-goal", {"num_episodes": 1}, None),
         ("a2c", "cartpole", {}, None),
+        (
+            "svpg",
+            "point-goal",
+            {"particle": {"num_steps": 16, "num_lanes": 1, "num_minibatches": 1}},
+            "first 16: --algorithm.particle.num-steps",
+        ),
         ("sac", "point-goal", {"num_cycles": 3, "num_steps": 12, "num_lanes": 4}, "first 9: "),
         ("sac", "point-goal", {"num_cycles": 10, "num_steps": 8, "num_lanes": 4}, None),
     ],

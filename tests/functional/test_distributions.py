@@ -88,6 +88,21 @@ def test_categorical_kl_equals_scipy():
     np.testing.assert_allclose(CHOICE.kl(OTHER_CHOICE), expected, rtol=1e-5)
 
 
+def test_an_impossible_choice_adds_nothing_to_means():
+    masked = Categorical(np.concatenate([LOGITS, np.full((4, 1), -np.inf)], axis=-1))
+    other = Categorical(np.concatenate([OTHER_LOGITS, np.full((4, 1), -np.inf)], axis=-1))
+    np.testing.assert_allclose(masked.entropy(), CHOICE.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(masked.kl(other), CHOICE.kl(OTHER_CHOICE), rtol=1e-5)
+    for of_masked, of_choice in (
+        (Categorical.entropy, Categorical.entropy),
+        (lambda x: x.kl(other), lambda x: x.kl(OTHER_CHOICE)),
+    ):
+        whole = jax.grad(lambda x, mean=of_masked: mean(Categorical(x)).sum())(masked.logits)
+        part = jax.grad(lambda x, mean=of_choice: mean(Categorical(x)).sum())(LOGITS)
+        np.testing.assert_allclose(whole[:, :-1], part, atol=1e-6)
+        np.testing.assert_array_equal(whole[:, -1], 0.0)
+
+
 def test_categorical_ignores_a_shift_of_its_logits():
     shifted = Categorical(LOGITS + 50.0)
     np.testing.assert_allclose(shifted.entropy(), CHOICE.entropy(), rtol=1e-5)

@@ -5,15 +5,19 @@ import re
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small import SMALL
 
-from adaptax import Continuous, Discrete, EnvSpec, MultiDiscrete, make_algorithm
+from adaptax import Continuous, Discrete, EnvSpec, MultiDiscrete, make_algorithm, make_suite
 from adaptax.algorithms.meta import pearl, rl2_sac, varibad
 from adaptax.algorithms.off_policy.family import Networks
 from adaptax.core.errors import ConfigError
-from adaptax.networks.actor_critic import ActorCritic
+from adaptax.functional.distributions import DiagonalGaussian, TanhGaussian
+from adaptax.networks.actor_critic import ActorCritic, FeedForward
+from adaptax.sampling.sampler import Sampler
 
 REACH = EnvSpec(4, Continuous(2), 10)
 CHOOSE = EnvSpec(4, Discrete(3), 10)
@@ -72,7 +76,7 @@ def test_one_module_for_several_networks_is_refused(name, wrong):
         ("td3", REACH, "policy", None, "policy must be a Flax module"),
         ("ddpg", REACH, "critics", Numbers(1), r"must make \[any, 3\] of \[3, 4\] and \[3, 2\]"),
         ("sac", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
-        ("sac", REACH, "policy", Numbers(2), "a distribution over actions .* of .*; a trial fails"),
+        ("sac", REACH, "policy", Numbers(2), r"over actions .* of .*; \[3, 2\] has no sample_and"),
         ("sac", CHOOSE, "critics", Numbers(3), r"must make \[any, 3, 3\] of .*, not \[3, 3\]"),
         ("pearl", REACH, "critics", Numbers(1), r"critics must make \[any, 3\]"),
         ("pearl", REACH, "value", Numbers(1), r"value must make \[3\] of .* not \[3, 1\]"),
@@ -109,6 +113,41 @@ def test_a_policy_over_other_actions_is_refused(name, space, other, said):
         made(name, spec, ActorCritic(other) if "rl2" in name else own)
 
 
+class Squashed(nn.Module):
+    """A policy without a closed entropy, with one deviation for all observations."""
+
+    value: bool = False
+    squashed: bool = True
+
+    @nn.compact
+    def __call__(self, obs):
+        kind = TanhGaussian if self.squashed else DiagonalGaussian
+        policy = kind(nn.Dense(2)(obs), self.param("log_std", nn.initializers.zeros, (2,)))
+        return (policy, nn.Dense(1)(obs)[..., 0]) if self.value else policy
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo", "trpo", "rl2-ppo", "svpg"])
+def test_a_distribution_without_an_entropy_is_refused_where_it_is_needed(name):
+    with pytest.raises(ConfigError, match="TanhGaussian has no entropy, which the algorithm needs"):
+        made(name, REACH, Squashed(value=True))
+    made("reinforce", REACH, Squashed(value=True))
+    made("promp", REACH, Squashed())
+
+
+@pytest.mark.parametrize("name", ["promp", "dice-maml", "varibad"])
+def test_one_deviation_for_all_observations_is_as_one_for_each(name):
+    suite, networks = make_suite("point-goal", horizon=4), Squashed(squashed=False)
+    if name == "varibad":
+        default = make_algorithm(name, suite.spec, **SMALL[name]).networks
+        own = FeedForward(Squashed(value=True, squashed=False))
+        networks = dataclasses.replace(default, actor_critic=own)
+    algorithm = make_algorithm(name, suite.spec, networks, **SMALL[name])
+    sampler = Sampler(suite, suite.train, 0, "train")
+    state = algorithm.init(jax.random.key(0))
+    _, figures = algorithm.iteration(state, sampler)
+    assert all(np.isfinite(x) for x in figures.values())
+
+
 def test_values_that_would_broadcast_are_refused():
     with pytest.raises(ConfigError, match=r"networks must make \[3, 3\] of \[3, 4\], not \[3, 1\]"):
         made("dqn", CHOOSE, Numbers(1))
@@ -117,7 +156,7 @@ def test_values_that_would_broadcast_are_refused():
 def test_a_distribution_without_a_joint_draw_is_refused_by_sac():
     policy = made("promp", REACH).networks
     own = Networks(policy, made("sac", REACH).networks.critics)
-    with pytest.raises(ConfigError, match="no attribute 'sample_and_log_prob'"):
+    with pytest.raises(ConfigError, match="DiagonalGaussian has no sample_and_log_prob"):
         made("sac", REACH, own)
 
 

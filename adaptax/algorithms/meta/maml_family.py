@@ -62,7 +62,8 @@ class MAMLConfig(ProcessorConfig):
     exploration: Literal["off", "means", "trajectories"] = "off"
     """E-MAML's term (Stadie et al. 2018): credits the actions before the first inner step with the
     rewards after the last, by the product of task means (`means`, as ProMP) or of lane means
-    (`trajectories`)."""
+    (`trajectories`), which has the same expectation and more noise: lanes of a task are
+    independent of each other."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy."""
     init_std: float = field(default=0.3, metadata={"static": True})
@@ -103,7 +104,8 @@ class Data:
 
 def policy_for(config: MAMLConfig, spec: EnvSpec, networks: nn.Module | None) -> nn.Module:
     """The given policy, or the one that the config describes."""
-    return own_policy(MLPPolicy(config.hidden_sizes, spec.action, config.init_std), networks, spec)
+    default = MLPPolicy(config.hidden_sizes, spec.action, config.init_std)
+    return own_policy(default, networks, spec, needs=("kl",))
 
 
 def init_params(config: MAMLConfig, policy: nn.Module, spec: EnvSpec, key: jax.Array) -> PyTree:

@@ -247,7 +247,7 @@ def check_own(networks: Networks, config: PEARLConfig, spec: EnvSpec) -> None:
     """Raise a ConfigError unless networks of one's own make of their inputs what is needed."""
     obs, action, z = (spec.observation_size,), spec.action.shape, (config.latent_size,)
     policy, critics = networks.policy, networks.critics
-    check_gives("networks.policy", policy, [obs, z], spec.action, "sample_and_log_prob")
+    check_gives("networks.policy", policy, [obs, z], spec.action, ("sample_and_log_prob",))
     check_gives("networks.critics", critics, [obs, action, z], (None, 0))
     if networks.value is not None:
         check_gives("networks.value", networks.value, [obs, z], (0,))

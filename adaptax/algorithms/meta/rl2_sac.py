@@ -23,6 +23,7 @@ from adaptax.algorithms.meta import rl2
 from adaptax.algorithms.off_policy.family import (
     LearnerState,
     Optimizers,
+    check_reachable,
     check_target_entropy,
     descended,
     gradient_steps,
@@ -37,6 +38,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
+from adaptax.functional.distributions import Categorical
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.q_learning import averaged, td_target
 from adaptax.functional.returns import last_valid
@@ -186,9 +188,9 @@ def check_own(networks: Networks, config: RL2SACConfig, spec: EnvSpec) -> None:
     num = traced(said, features_of).shape[-1]
     bins = config.num_bins if config.critic == "two_hot" else 1
     if isinstance(spec.action, Discrete):
-        inputs, outputs, needs = num, bins * spec.action.size, "logits"
+        inputs, outputs, needs = num, bins * spec.action.size, ("logits",)
     else:
-        inputs, outputs, needs = num + spec.action.size, bins, "sample_and_log_prob"
+        inputs, outputs, needs = num + spec.action.size, bins, ("sample_and_log_prob",)
     check_gives("networks.policy", networks.policy, [(num,)], spec.action, needs)
     check_gives("networks.critics", networks.critics, [(inputs,)], (None, 0, outputs))
 
@@ -242,6 +244,7 @@ class RL2SAC(Algorithm[State, Rollout]):
             raise ConfigError(
                 "rl2-sac takes continuous actions or one choice; for several choices take rl2-ppo"
             )
+        check_reachable(config.target_entropy, spec.action)
         self.networks = own_or(default_networks(config, spec), networks)
         if networks is not None:
             check_own(networks, config, spec)
@@ -443,8 +446,8 @@ class RL2SAC(Algorithm[State, Rollout]):
         if self._discrete:
             outputs = self.networks.critics.apply(critics, features)
             q = jnp.min(self._values(self._by_choice(outputs)), axis=0)
-            log_prob = jax.nn.log_softmax(policy.logits)
-            return Choices(q, log_prob, jnp.exp(log_prob))
+            probability, log_prob = Categorical(policy.logits).probabilities()
+            return Choices(q, log_prob, probability)
         action, log_prob = policy.sample_and_log_prob(key)
         outputs = self.networks.critics.apply(critics, self._beside(features, action))
         q = jnp.min(self._values(outputs), axis=0)[..., None]

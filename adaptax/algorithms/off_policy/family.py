@@ -290,6 +290,17 @@ def check_target_entropy(
     )
 
 
+def check_reachable(asked: float | None, space: ActionSpace) -> None:
+    """Raise a ConfigError where no policy over one choice has the entropy that is `asked`."""
+    if asked is not None and isinstance(space, Discrete):
+        highest = float(np.log(space.size))
+        check(
+            0 <= asked <= highest,
+            f"target_entropy {asked} is out of reach: that of a choice among {space.size} is 0 to "
+            f"{highest:.4g} nats",
+        )
+
+
 def target_entropy(asked: float | None, space: ActionSpace) -> float:
     """The entropy in nats that SAC's temperature is learned for, or what is `asked`.
 

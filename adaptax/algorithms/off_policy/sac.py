@@ -20,6 +20,7 @@ from adaptax.algorithms.off_policy.family import (
     OffPolicyConfig,
     Optimizers,
     State,
+    check_reachable,
     check_target_entropy,
     collect,
     descended,
@@ -34,6 +35,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
+from adaptax.functional.distributions import Categorical
 from adaptax.functional.q_learning import (
     ensemble_loss,
     of_action,
@@ -105,6 +107,7 @@ class SAC(Algorithm[State, Data]):
             raise ConfigError(
                 "sac takes continuous actions or one choice; for several choices take ppo"
             )
+        check_reachable(config.target_entropy, spec.action)
         self.networks = networks_for(config.hidden_sizes, spec, networks)
         self.num_cycles = config.num_cycles
 
@@ -192,9 +195,9 @@ class SAC(Algorithm[State, Data]):
     def _choices(self, policy: Any, critics: PyTree, obs: jax.Array, key: jax.Array) -> Choices:
         """What the policy may do, and the lowest value of each by the critics."""
         if self._discrete:
-            log_prob = jax.nn.log_softmax(policy.logits)
+            probability, log_prob = Categorical(policy.logits).probabilities()
             q = jnp.min(self.networks.critics.apply(critics, obs), axis=0)
-            return Choices(q, log_prob, jnp.exp(log_prob))
+            return Choices(q, log_prob, probability)
         action, log_prob = policy.sample_and_log_prob(key)
         q = jnp.min(self.networks.critics.apply(critics, obs, action), axis=0)
         return Choices(q[..., None], log_prob[..., None], jnp.ones((*q.shape, 1)))
@@ -227,7 +230,7 @@ def networks_for(
         critics = ensemble(ActionValues, 2)(hidden_sizes, space.size, picture)
     own = own_or(Networks(StochasticPolicy(hidden_sizes, space, picture), critics), networks)
     if networks is not None:
-        obs, needs = (spec.observation_size,), "logits" if discrete else "sample_and_log_prob"
+        obs, needs = (spec.observation_size,), ("logits" if discrete else "sample_and_log_prob",)
         check_gives("networks.policy", own.policy, [obs], space, needs)
         if discrete:
             check_gives("networks.critics", own.critics, [obs], (None, 0, space.size))

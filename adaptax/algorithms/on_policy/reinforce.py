@@ -103,7 +103,9 @@ class Reinforce(Algorithm[family.State, Data]):
         torso = torso_for(spec.picture, sizes)
         default = ActorCritic(spec.action, sizes, memory, config.init_std, torso=torso)
         space, size = spec.action, spec.observation_size
-        self.networks = default if networks is None else checked_actor_critic(networks, space, size)
+        self.networks = default
+        if networks is not None:
+            self.networks = checked_actor_critic(networks, space, size, needs=())
 
     def init(self, key: jax.Array) -> family.State:
         """Fresh parameters."""

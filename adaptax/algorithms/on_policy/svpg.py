@@ -60,6 +60,22 @@ class SVPGConfig(Hyperparameters):
     )
     """Each particle, Pyrado's A2C; steps, lanes and episodes are those of one of them."""
 
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of an iteration, the same for all particles."""
+        return self.particle.num_tasks
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of all particles."""
+        return self.num_particles * self.particle.num_lanes
+
+    @property
+    def iteration_steps(self) -> int | None:
+        """Environment steps of an iteration, of all particles; None where episodes decide."""
+        each = self.particle.iteration_steps
+        return None if each is None else self.num_particles * each
+
     def __post_init__(self) -> None:
         check_positive(self, "num_particles", "temperature")
         check_not_negative(self, "horizon")
