@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.envs.task import TaskRange as TaskRange
     from adaptax.experiment.agent import Agent as Agent
     from adaptax.experiment.agent import load as load
+    from adaptax.experiment.build import load_group as load_group
     from adaptax.experiment.build import load_run as load_run
     from adaptax.experiment.build import make_algorithm as make_algorithm
     from adaptax.experiment.build import make_suite as make_suite
@@ -89,6 +90,8 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.trackers import WandB as WandB
     from adaptax.experiment.trainer import Trainer as Trainer
     from adaptax.experiment.trainer_config import TrainerConfig as TrainerConfig
+    from adaptax.experiment.video import VideoConfig as VideoConfig
+    from adaptax.experiment.video import write_videos as write_videos
 
 _MODULES = {
     "Algorithm": "adaptax.algorithms.base",
@@ -110,6 +113,7 @@ _MODULES = {
     "Agent": "adaptax.experiment.agent",
     "compare": "adaptax.experiment.comparison",
     "load": "adaptax.experiment.agent",
+    "load_group": "adaptax.experiment.build",
     "load_run": "adaptax.experiment.build",
     "make_algorithm": "adaptax.experiment.build",
     "make_suite": "adaptax.experiment.build",
@@ -128,6 +132,8 @@ _MODULES = {
     "WandB": "adaptax.experiment.trackers",
     "Trainer": "adaptax.experiment.trainer",
     "TrainerConfig": "adaptax.experiment.trainer_config",
+    "VideoConfig": "adaptax.experiment.video",
+    "write_videos": "adaptax.experiment.video",
 }
 """Where public names are, but for those of algorithms, which the registry knows."""
 

@@ -32,7 +32,16 @@ PARTS = {
         "MLflow",
         "Trackio",
     ),
-    "Load and act": ("load", "load_run", "Agent", "export_run", "import_run"),
+    "Load and act": (
+        "load",
+        "load_run",
+        "load_group",
+        "Agent",
+        "export_run",
+        "import_run",
+        "write_videos",
+        "VideoConfig",
+    ),
     "Suites and environments": (
         "make_suite",
         "gym_suite",

@@ -18,7 +18,7 @@ from adaptax.core.errors import AdaptaxError
 ROOT = Path(__file__).parent.parent
 NAMES = {
     *("train", "sweep", "load", "load_run", "make_suite", "make_algorithm", "gym_suite"),
-    *("compare", "export_run", "import_run"),
+    *("compare", "export_run", "import_run", "load_group", "write_videos", "VideoConfig"),
     *(
         "Agent",
         "Suite",

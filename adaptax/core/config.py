@@ -48,7 +48,7 @@ def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
         raise ConfigError(f"{where or cls.__name__}: expected an object{such_as}, not {data!r}")
     hints = get_type_hints(cls)
     values = {}
-    defaults = {f.name: _default_of(f) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    defaults = {f.name: default_of(f) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, value in data.items():
         path = f"{where}.{name}" if where else name
         if name not in names:
@@ -80,7 +80,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _default_of(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
     """What a field is where it is not given; None where it has to be."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

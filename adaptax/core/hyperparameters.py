@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import jax
+
+from adaptax.core.config import default_of
 
 C = TypeVar("C")
 
@@ -32,6 +34,10 @@ class Hyperparameters:
     but it can see whether one is None, which is static too.
     """
 
+    network_settings: ClassVar[tuple[str, ...]] = ()
+    """Fields that describe networks and nothing else: networks of one's own leave them without
+    effect, and are refused beside others than the defaults."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         jax.tree_util.register_pytree_with_keys(cls, _flatten_with_keys, _unflatten)
@@ -43,6 +49,24 @@ def changed(config: C, **values: Any) -> C:
     for name, value in values.items():
         object.__setattr__(new, name, value)
     return new
+
+
+def set_for_networks(config: Any, usual: Any = None) -> list[str]:
+    """The names of `network_settings` that are not as by default, or not as `usual` has them.
+
+    Of configs within it too.
+    """
+    if not isinstance(config, Hyperparameters):
+        return []
+    found = list[str]()
+    for f in fields(config):  # type: ignore[arg-type]  # configs are dataclasses
+        own = getattr(config, f.name)
+        default = default_of(f) if usual is None else getattr(usual, f.name)
+        if f.name in config.network_settings:
+            found += [f.name] if own != default else []
+        elif type(own) is type(default):
+            found += [f"{f.name}.{name}" for name in set_for_networks(own, default)]
+    return found
 
 
 def _flatten_with_keys(config: Any) -> tuple[list[tuple[Any, Any]], Any]:

@@ -72,23 +72,32 @@ class Agent:
         check_kind(algorithm, Algorithm, "Agent(algorithm, state)")
         check(state is not None, "there is no state to act by: train or load one first")
         self.algorithm, self.state, self.deterministic = algorithm, state, deterministic
-        self._encode: Callable[[Any], Any] = np.ravel
-        self._decode: Callable[[Any], Any] = np.asarray
+        self._spaces: tuple[Any, Any] | None = None
         if env is not None:
             check(
                 hasattr(env, "observation_space") and hasattr(env, "action_space"),
                 "env takes a Gymnasium environment, as gymnasium.make(NAME) gives it, not "
                 f"{reprlib.repr(env)}",
             )
-            size, self._encode = observation_encoder(env.observation_space)
-            space, self._decode = action_decoder(env.action_space)
+            self._spaces = env.observation_space, env.action_space
+            size, _ = observation_encoder(env.observation_space)
+            space, _ = action_decoder(env.action_space)
             spec = algorithm.spec
             check(
                 (size, space) == (spec.observation_size, spec.action),
                 f"{env} has observations of size {size} and the actions {space}; the agent was "
                 f"trained with {spec.observation_size} and {spec.action}",
             )
+        self._translate()
         self._take(algorithm.actor(state, deterministic=deterministic))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the functions, which pickle does not take."""
+        return {name: x for name, x in vars(self).items() if name not in ("_encode", "_decode")}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        vars(self).update(saved)
+        self._translate()
 
     def begin(self, key: jax.Array | int, num_lanes: int = 1, *, record: bool = False) -> Carry:
         """The carry at the start of a task, or after `adapt`; `key` is one of JAX's, or a seed.
@@ -204,6 +213,15 @@ class Agent:
             self.algorithm.adapt(self.state, self._actor, history, deterministic=self.deterministic)
         )
         return adapted
+
+    def _translate(self) -> None:
+        """Have the ways from an environment's observations, and to its actions."""
+        self._encode: Callable[[Any], Any] = np.ravel
+        self._decode: Callable[[Any], Any] = np.asarray
+        if self._spaces is not None:
+            observations, actions = self._spaces
+            _, self._encode = observation_encoder(observations)
+            _, self._decode = action_decoder(actions)
 
     def _take(self, actor: Actor) -> None:
         # One lane is soonest done where the loop runs; that is not the default beside a GPU.

@@ -165,8 +165,8 @@ class VideoArgs:
     """File, .gif, .webp or .mp4; by default video.gif in the run's directory. Where several classes
     are filmed, each has a file of its own with its name behind this one."""
     task: int | None = None
-    """Which of the held-out tasks, counted from 0; by default the first, of each class if there are
-    several, up to ten of them."""
+    """Which of the held-out tasks, counted from 0, in the order of evaluations; by default the
+    first, of each class if there are several, up to ten of them."""
     num_episodes: int | None = None
     """Episodes in a row before the last one; by default as in an evaluation of the run."""
     stride: int = 4
@@ -193,6 +193,8 @@ class ExportArgs:
     """The snapshot with the highest return in training, instead of the newest."""
     video: VideoFormat | None = None
     """Film it, as `adaptax video` does."""
+    imports: Import = None
+    """The module of a run on gym:MODULE:ID, whose code is run if you say so."""
 
 
 @dataclass(frozen=True)

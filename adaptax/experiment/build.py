@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 from adaptax.algorithms.base import Algorithm
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import as_list, check_numbers, from_dict, merged
-from adaptax.core.errors import AdaptaxError, ConfigError, check
+from adaptax.core.errors import AdaptaxError, ConfigError, check, check_kind
 from adaptax.core.imports import permit
 from adaptax.core.spec import EnvSpec
 from adaptax.envs.placement import PLACES
@@ -20,10 +20,12 @@ from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import CALLBACKS_WANTED, Callback
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group, begun_member, member_dir
+from adaptax.experiment.group import Group, begun_member, group_seeds, member_dir
+from adaptax.experiment.own_parts import WHERE_HANDED_IN
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe
+from adaptax.experiment.resuming import check_same_suite
 from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -130,6 +132,8 @@ def train(
     recipe = CLASS_DEFAULTS
     if isinstance(suite_or_name, str) and isinstance(algorithm_or_name, str):
         recipe = find_recipe(settings.get("recipe"), algorithm_or_name, suite_or_name)
+        if networks is not None:
+            recipe = recipe.without_networks()
         algorithm = recipe.algorithm_settings(algorithm or {}, settings)
         suite = recipe.settings("suite", suite or {})
         settings = {"recipe": recipe.name or None, **recipe.settings("trainer", settings)}
@@ -234,6 +238,7 @@ def with_config(make: Any, config: Any) -> Suite:
 def load_run(
     run_dir: str | Path,
     *,
+    suite: Suite | None = None,
     networks: Any = None,
     in_process: bool = False,
     num_workers: int | None = None,
@@ -242,33 +247,26 @@ def load_run(
 ) -> Trainer:
     """The trainer of a run directory, before it takes up a snapshot; `changes` are its settings.
 
-    `networks` are those that it was trained with, where they were one's own. `in_process` has
-    environments in this process, wherever the run has them; `num_workers` in so many processes and
-    not on Ray, where the suite has a say in that. `callbacks` are those that it was trained with,
-    or others; names take the place of those that the run has on record.
+    `suite` and `networks` are those that it was trained with, where they were one's own.
+    `in_process` has environments in this process, wherever the run has them; `num_workers` in so
+    many processes and not on Ray, where the suite has a say in that. `callbacks` are those that it
+    was trained with, or others; names take the place of those that the run has on record.
 
-    Raises an AdaptaxError where there is no run, or it used something that is not registered.
+    Raises an AdaptaxError where there is no run, it used something that is not registered, or it
+    had other networks or another suite than the given ones.
     """
     own_callbacks, named = _own_and_named(callbacks)
     run_dir = run_path(run_dir)
     recorded = read_config(run_dir)
-    name = recorded["suite"]["name"]
+    if suite is None:
+        suite = _suite_of(run_dir, recorded, in_process, num_workers)
+    else:
+        check_kind(suite, Suite, "load_run(run_dir, suite=...)")
+        check(num_workers is None, f"num_workers: make {suite.name} with them and hand it in so")
+        here = suite.engine != "workers" or not in_process
+        check(here, f"{suite.name} has to run in this process: hand it in without workers")
+        check_same_suite(run_dir, recorded, suite)
     try:
-        find_suite(name)
-    except ConfigError:
-        raise AdaptaxError(
-            f"{run_dir} was trained on {name!r}, no suite that is known here: install the package "
-            "that offers it; a run on a suite of your own is evaluated and resumed from Python: "
-            "Trainer(config, algorithm, suite), then load() and evaluate(), or resume()"
-        ) from None
-    try:
-        settings = recorded["suite"]
-        if in_process or num_workers is not None:
-            settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
-        if num_workers is not None:
-            check("num_workers" in settings, f"the environments of {name!r} have no workers")
-            settings["num_workers"] = num_workers
-        suite = recorded_suite(**settings)
         algorithm = recorded_algorithm(recorded["algorithm"], suite.spec, networks)
     except ConfigError as error:
         raise ConfigError(f"{run_dir / CONFIG}: {error}") from None
@@ -279,9 +277,53 @@ def load_run(
     return Trainer(config, algorithm, suite, own_callbacks)
 
 
-def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
-    """The group of a folder, before it takes up its snapshots; `changes` are trainers' settings."""
-    first = load_run(begun_member(run_dir, seeds), **changes)
+def _suite_of(
+    run_dir: Path, recorded: dict[str, Any], in_process: bool, num_workers: int | None
+) -> Suite:
+    """The registered suite that the config of a run describes; the rest as in `load_run`."""
+    settings = recorded["suite"]
+    name = settings["name"]
+    try:
+        find_suite(name)
+    except ConfigError:
+        raise AdaptaxError(
+            f"{run_dir} was trained on {name!r}, no suite that is known here: install the package "
+            "that offers it; one of your own is handed in again from Python, suite=... of "
+            f"{WHERE_HANDED_IN}"
+        ) from None
+    try:
+        if in_process or num_workers is not None:
+            settings = {k: 0 if k in PLACES else v for k, v in settings.items()}
+        if num_workers is not None:
+            check("num_workers" in settings, f"the environments of {name!r} have no workers")
+            settings["num_workers"] = num_workers
+        return recorded_suite(**settings)
+    except ConfigError as error:
+        raise ConfigError(f"{run_dir / CONFIG}: {error}") from None
+
+
+def load_group(
+    run_dir: str | Path,
+    *,
+    suite: Suite | None = None,
+    networks: Any = None,
+    num_workers: int | None = None,
+    callbacks: Sequence[Callback | str] = (),
+    **changes: Any,
+) -> Group:
+    """The group of a folder, before its members take up their snapshots; all else as `load_run`.
+
+    `changes` are settings of all of its trainers; each has copies of `callbacks`.
+    """
+    own_callbacks, named = _own_and_named(callbacks)
+    run_dir = run_path(run_dir)
+    seeds = group_seeds(run_dir)
+    if seeds is None:
+        read_config(run_dir)  # which says what else is wrong
+        raise ConfigError(f"{run_dir} is one run and no group: adaptax.load_run has it")
+    begun = begun_member(run_dir, seeds)
+    changes |= named
+    first = load_run(begun, suite=suite, networks=networks, num_workers=num_workers, **changes)
     config = replace(first.config, run_dir=str(run_dir), quiet=changes.get("quiet", False))
 
     def own(seed: int) -> Algorithm[Any, Any]:
@@ -289,11 +331,12 @@ def load_group(run_dir: Path, seeds: Sequence[int], **changes: Any) -> Group:
         if not (folder / CONFIG).exists():  # it has not begun
             return first.algorithm
         recorded = read_config(folder)
-        algorithm = recorded_algorithm(recorded["algorithm"], first.suite.spec, networks=None)
+        algorithm = recorded_algorithm(recorded["algorithm"], first.suite.spec, networks)
+        check_networks(folder, recorded, algorithm)
         # The same object where it can be, whatever an algorithm compares itself by.
         return first.algorithm if algorithm.config == first.algorithm.config else algorithm
 
-    return Group(config, seeds, [own(seed) for seed in seeds], first.suite)
+    return Group(config, seeds, [own(seed) for seed in seeds], first.suite, own_callbacks)
 
 
 def recorded_trainer(run_dir: Path) -> TrainerConfig:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptax.core.config import as_integer, as_list
 from adaptax.core.errors import ConfigError, check, one_line, unknown_name
 from adaptax.core.plugins import described, loaded_class, plugins, sound_entries
+from adaptax.experiment.own_parts import loading
 
 if TYPE_CHECKING:
     from adaptax.experiment.trainer import Trainer
@@ -110,8 +111,8 @@ class EarlyStopping(Callback):
         num, anyway = self.num_worse, ""
         last = "the last evaluation is" if num == 1 else f"the last {num} evaluations are"
         if is_start:
-            resume = f"adaptax.load_run({str(run.run_dir)!r}, patience=None).resume()"
-            anyway = f"; from Python it goes on all the same by {resume}"
+            again = loading(run.run_dir, run.recorded, more=", patience=None")
+            anyway = f"; from Python it goes on all the same, with patience None: {again}.resume()"
         run.stop(f"{last} no better than {self.best:.4g}{anyway}")
 
     def save(self) -> dict[str, Any]:

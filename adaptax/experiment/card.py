@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from adaptax.algorithms.registry import find_algorithm
@@ -16,6 +17,7 @@ from adaptax.experiment.console import shell_command
 from adaptax.experiment.evaluation import tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.logger import Row, by_last_protocol
+from adaptax.experiment.own_parts import loading, own_parts
 from adaptax.experiment.reproduce import command_of, from_python
 
 
@@ -35,7 +37,7 @@ def card(
     parts = [
         _front_matter(config, row, name),
         _about(config, files),
-        _use(name),
+        _use(config, name),
         _figures(row, before),
         _training(config, row, progress),
     ]
@@ -91,21 +93,27 @@ on `{suite}`{_summary(find_suite, suite)}.
 {shown}"""
 
 
-def _use(name: str) -> str:
+def _use(config: dict[str, Any], name: str) -> str:
+    run_dir, own = f"runs/{name}", own_parts(config)
+    networks = ", networks" if "networks" in own else ""
+    begin, more = "`adaptax train ... --init-from` begins", ""
+    evaluating = f"\n{shell_command('evaluate', run_dir)}"
+    if own:
+        begin, evaluating = "`adaptax.train(..., init_from=...)` begins", ""
+        more = f"\ntrainer = {loading(Path(run_dir), config)}  # then load(), evaluate()"
     return f"""## Use
 
 ```sh
-{shell_command("import", name, f"runs/{name}")}
-{shell_command("evaluate", f"runs/{name}")}
+{shell_command("import", name, run_dir)}{evaluating}
 ```
 
 ```python
 import adaptax
 
-agent = adaptax.load({json.dumps(f"runs/{name}")})
+agent = adaptax.load({json.dumps(run_dir)}{networks}){more}
 ```
 
-It has weights for acting and adapting, without optimizer: `adaptax train ... --init-from` begins
+It has weights for acting and adapting, without optimizer: {begin}
 with them, `adaptax resume` does not.
 """
 

@@ -300,7 +300,7 @@ def resume_command(args: list[str]) -> None:
     first = run_dir if seeds is None else begun_member(run_dir, seeds)
     set_up_process(_cores_for(run_dir, recorded_trainer(first).num_cores))
     if seeds is not None:
-        group = load_group(run_dir, seeds, **changes)
+        group = load_group(run_dir, **changes)
         _warn_of_differences(first, group.members[0].suite, NOT_EXACT, MACHINE)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
@@ -509,6 +509,7 @@ def video_command(args: list[str]) -> None:
 def export_command(args: list[str]) -> None:
     """`adaptax export`."""
     options = parse(ExportArgs, args, "adaptax export")
+    permit(options.imports)
     no_gl = None
     if options.video is not None:
         from adaptax.experiment.gl_backend import try_gl_backend
@@ -526,10 +527,16 @@ def export_command(args: list[str]) -> None:
 def import_command(args: list[str]) -> None:
     """`adaptax import`."""
     options = parse(ImportArgs, args, "adaptax import")
+    from adaptax.experiment.own_parts import loading, own_parts
+    from adaptax.experiment.run_dir import read_config
     from adaptax.experiment.share import import_run
 
     run_dir = import_run(options.source, options.run_dir)
-    say(f"wrote {run_dir}; next: {shell_command('evaluate', run_dir)}", sys.stdout)
+    config = read_config(run_dir)
+    following = shell_command("evaluate", run_dir)
+    if own_parts(config):
+        following = f"from Python {loading(run_dir, config)}"
+    say(f"wrote {run_dir}; next: {following}", sys.stdout)
 
 
 def doctor_command(args: list[str]) -> None:

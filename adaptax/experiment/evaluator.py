@@ -148,8 +148,7 @@ class Evaluator:
         sampler = self._sampler
         _warn_beyond_training(algorithm, self._num_episodes(algorithm) + self._tests)
         sampler.restart()
-        listed = self.suite.test.tasks
-        tasks = self._drawn() if listed is None else listed[: self.num_tasks]
+        tasks, listed = self.tasks(), self.suite.test.tasks
         size = self._num_together(self._num_lanes(algorithm))
         groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
         in_a_row, test = zip(*(self._run(algorithm, state, g) for g in groups), strict=True)
@@ -158,8 +157,11 @@ class Evaluator:
         available = None if listed is None else len(listed)
         return Evaluation(tasks, every, tested, available, self.suite.held_out)
 
-    def _drawn(self) -> tuple[Task, ...]:
-        """Test tasks that cannot be listed: the same for all seeds, so that these compare."""
+    def tasks(self) -> tuple[Task, ...]:
+        """The test tasks, in order; drawn ones are the same for all seeds, which so compare."""
+        listed = self.suite.test.tasks
+        if listed is not None:
+            return listed[: self.num_tasks]
         return self.suite.test.sample(named_generator(0, "evaluation", "tasks"), self.num_tasks)
 
     def _num_together(self, num_lanes: int) -> int:

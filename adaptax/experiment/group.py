@@ -45,6 +45,7 @@ from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import Callback, as_callbacks
 from adaptax.experiment.console import say, shell_command
 from adaptax.experiment.learner import Learner
+from adaptax.experiment.own_parts import going_on
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
 from adaptax.experiment.run_dir import (
@@ -56,6 +57,7 @@ from adaptax.experiment.run_dir import (
     locked,
     make_run_dir,
     names_in,
+    recorded_config,
     write_whole,
     writing,
 )
@@ -218,9 +220,10 @@ class Group:
                 f"{run_dir} is not empty and holds no group of runs; choose another --run-dir{only}"
             )
         if has_begun(run_dir) and not overwrite:
+            config = recorded_config(begun_member(run_dir, group_seeds(run_dir) or ()))
             raise AdaptaxError(
                 f"{run_dir} holds a group of runs already; choose another --run-dir, go on with "
-                f"`{shell_command('resume', run_dir)}`, or replace it with --overwrite"
+                f"`{going_on(run_dir, config, group=True)}`, or replace it with --overwrite"
             )
 
     def _to_their_end(self, trainings: list[Training]) -> list[Metrics]:

@@ -13,9 +13,12 @@ import jax
 
 from adaptax.algorithms.base import Algorithm
 from adaptax.core.compilation import processor_lines
+from adaptax.core.config import to_dict
 from adaptax.core.cores import usable_cores
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.core.hyperparameters import set_for_networks
 from adaptax.envs.suite import Suite
+from adaptax.experiment.own_parts import WHERE_HANDED_IN
 from adaptax.networks.actor_critic import FeedForward
 
 PACKAGES = (
@@ -53,14 +56,29 @@ def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:
     return f"{type(networks).__module__}:{type(networks).__qualname__}"
 
 
+def check_settings_of_networks(algorithm: Algorithm[Any, Any]) -> None:
+    """Raise a ConfigError where settings describe networks, and others were handed in."""
+    described = set_for_networks(algorithm.config)
+    if described and own_networks(algorithm) is not None:
+        raise ConfigError(
+            f"{', '.join(described)} would have no effect: networks of your own were handed in; "
+            "make them so and leave the setting out"
+        )
+
+
+def suite_settings(suite: Suite) -> dict[str, Any]:
+    """What a run records of its suite: the name, and the settings where it has some."""
+    return {"name": suite.name, **({} if suite.config is None else to_dict(suite.config))}
+
+
 def check_networks(run_dir: Path, recorded: dict[str, Any], algorithm: Algorithm[Any, Any]) -> None:
     """Raise an AdaptaxError unless networks are of the class that the config of a run records."""
     described, own = recorded.get("algorithm"), own_networks(algorithm)
     trained = described.get("networks") if isinstance(described, dict) else None
     if own is None and trained is not None:
         raise AdaptaxError(
-            f"{run_dir} was trained with networks of one's own, {trained}: go on from Python with "
-            "Trainer(config, algorithm, suite).resume() or adaptax.load_run(run_dir, networks=...)"
+            f"{run_dir} was trained with networks of one's own, {trained}: hand them in again from "
+            f"Python, networks=... of adaptax.load, {WHERE_HANDED_IN.removeprefix('adaptax.')}"
         )
     if own is not None and not _same_class(own, trained):
         raise AdaptaxError(

@@ -27,7 +27,7 @@ import json
 import os
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -103,6 +103,15 @@ class Recipe:
         if any(name in given for name in LIMITS):
             own = {name: value for name, value in own.items() if name not in LIMITS}
         return merged(own, given)
+
+    def without_networks(self) -> Recipe:
+        """The same without settings that describe networks, for who has networks of his own."""
+        if not self.algorithm:
+            return self
+        config_class = find_algorithm(self.about.algorithm).load()[1]
+        described = getattr(config_class, "network_settings", ())
+        own = {name: value for name, value in self.algorithm.items() if name not in described}
+        return replace(self, algorithm=own)
 
     def algorithm_settings(
         self, given: Mapping[str, Any], limits: Collection[str]

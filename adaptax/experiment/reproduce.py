@@ -13,6 +13,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.envs.placement import PLACES
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.curves import Run
+from adaptax.experiment.own_parts import own_functions, own_parts
 from adaptax.experiment.recipe import CLASS_DEFAULTS, LIMITS, NONE, TABLES, Recipe, find_recipe
 from adaptax.experiment.trainer_config import DEFAULT_ITERATIONS, trainer_config
 
@@ -60,24 +61,8 @@ def _usual(table_name: str, config: dict[str, Any], recipe: Recipe) -> dict[str,
 
 def from_python(config: dict[str, Any]) -> str:
     """A sentence that says what of a run no command can make; nothing where one makes all of it."""
-    algorithm, suite = config["algorithm"], config["suite"]
-    found = []
-    for kind, name, find in (
-        ("algorithm", algorithm["name"], find_algorithm),
-        ("suite", suite["name"], find_suite),
-    ):
-        try:
-            find(name)
-        except ConfigError:
-            found.append(f"the {kind} {name}, which is not known here")
-    if algorithm.get("networks") is not None:
-        found.append(f"the networks {algorithm['networks']}")
-    settings = flat({name: config.get(name, {}) for name in TABLES})
-    for name, value in settings.items():
-        setting, _, last = name.rpartition(".")
-        if last == "function":  # which stands for it in what is written down
-            found.append(f"the function {value} as {setting}")
-    return f"Trained from Python, which no command does: {', '.join(found)}." if found else ""
+    found = ", ".join([*own_parts(config).values(), *own_functions(config)])
+    return f"Trained from Python, which no command does: {found}." if found else ""
 
 
 def trainings(runs: Sequence[Run]) -> list[tuple[dict[str, Any], list[int]]]:

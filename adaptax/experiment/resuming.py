@@ -15,6 +15,7 @@ from adaptax.core.spec import spec_to_dict
 from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.envs.suite import Suite
 from adaptax.experiment.logger import read_rows
+from adaptax.experiment.provenance import suite_settings
 from adaptax.experiment.recipe import LIMITS
 from adaptax.experiment.run_dir import EVALUATIONS, recorded_config
 from adaptax.experiment.trainer_config import TrainerConfig
@@ -22,9 +23,12 @@ from adaptax.learning.schedules import at_zero_after, iterations_within
 
 
 def check_alike(
-    run_dir: Path, config: TrainerConfig, suite: Suite, settings: Mapping[str, Any]
+    run_dir: Path, config: TrainerConfig, suite: Suite, algorithm: Mapping[str, Any]
 ) -> None:
-    """Raise a ConfigError where a run began otherwise, or had other `settings`, tasks or spec."""
+    """Raise a ConfigError where a run began otherwise, or had another algorithm or suite.
+
+    `algorithm` is what the run would record of it.
+    """
     recorded, own = recorded_config(run_dir), to_dict(config)
     before = recorded.get("trainer", {})
     for name in ("seed", "init_from"):
@@ -34,25 +38,37 @@ def check_alike(
             f"{run_dir} began with {name} {was}, and goes on with it, not {own[name]}: train "
             "another run for that",
         )
+    check_same_suite(run_dir, recorded, suite)
+    _check_same(run_dir, recorded, "algorithm", algorithm)
+
+
+def check_same_suite(run_dir: Path, recorded: Mapping[str, Any], suite: Suite) -> None:
+    """Raise a ConfigError where a run had another suite, or other settings, spec or tasks of it."""
+    spec = json.loads(json.dumps(spec_to_dict(suite.spec)))  # lists where it has tuples, as a file
+    for part, settings in (("suite", suite_settings(suite)), ("spec", spec)):
+        _check_same(run_dir, recorded, part, settings)
     tasks = suite.task_set_hash()
     check(
         recorded.get("task_set", tasks) == tasks,
         f"{run_dir} was trained or is tested on other tasks than this {suite.name} has: train "
         "another run for these",
     )
+
+
+def _check_same(
+    run_dir: Path, recorded: Mapping[str, Any], part: str, settings: Mapping[str, Any]
+) -> None:
+    had, has = flat(recorded.get(part, {})), flat(settings)
     looked_at_elsewhere = (*CHANGE_NOTHING, "networks")
-    spec = json.loads(json.dumps(spec_to_dict(suite.spec)))  # lists where it has tuples, as a file
-    for part, own_settings in {**settings, "spec": spec}.items():
-        had, has = flat(recorded.get(part, {})), flat(own_settings)
-        for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
-            # That of a schedule is as long as all iterations unless it is given.
-            length = name.endswith("lr_schedule_steps") and had[name] is not None
-            way_on = f"give the {part}'s config {name}={had[name]}, or " if length else ""
-            check(
-                had[name] == has[name],
-                f"{run_dir} was trained with {part}.{name} {had[name]}, and goes on with it, not "
-                f"{has[name]}: {way_on}train another run for that",
-            )
+    for name in [n for n in has if n in had and n not in looked_at_elsewhere]:
+        # That of a schedule is as long as all iterations unless it is given.
+        length = name.endswith("lr_schedule_steps") and had[name] is not None
+        way_on = f"give the {part}'s config {name}={had[name]}, or " if length else ""
+        check(
+            had[name] == has[name],
+            f"{run_dir} was trained with {part}.{name} {had[name]}, and goes on with it, not "
+            f"{has[name]}: {way_on}train another run for that",
+        )
 
 
 def warn_of_the_protocol(

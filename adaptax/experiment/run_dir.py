@@ -21,7 +21,7 @@ from typing import Any
 from adaptax.core.errors import AdaptaxError, DiskError
 from adaptax.core.files import is_same_file, parse_json, read_plain, replacing
 from adaptax.core.snapshot import LOCK
-from adaptax.experiment.console import shell_command
+from adaptax.experiment.own_parts import going_on
 
 CONFIG = "config.json"
 PROGRESS = "progress.jsonl"
@@ -59,7 +59,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         if (run_dir / GROUP).exists():
             one = next(iter(sorted(run_dir.glob("seed-*"))), run_dir / "seed-0")
             raise AdaptaxError(
-                f"{run_dir} is a group of runs: take one of them, for example {one}"
+                f"{run_dir} is a group of runs: take one of them, for example {one}; in Python "
+                "adaptax.load_group has all"
             ) from None
         if (run_dir / SWEEP).exists():
             raise AdaptaxError(f"{run_dir} is a sweep: take {run_dir / WINNER}") from None
@@ -225,7 +226,7 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
     if names_in(run_dir) <= {LOCK, UNFINISHED}:
         return False
     try:
-        read_config(run_dir)
+        recorded = read_config(run_dir)
     except AdaptaxError as error:
         refuse_links(run_dir)  # which says more than that there is no run
         if (run_dir / GROUP).exists():
@@ -241,7 +242,7 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
     if not overwrite:
         raise AdaptaxError(
             f"{run_dir} holds a run already; choose another --run-dir, go on with "
-            f"`{shell_command('resume', run_dir)}`, or replace it with --overwrite"
+            f"`{going_on(run_dir, recorded)}`, or replace it with --overwrite"
         )
     return True
 

@@ -19,9 +19,10 @@ from typing import Any, get_args
 
 import adaptax
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.errors import AdaptaxError, check
+from adaptax.core.errors import AdaptaxError, ConfigError, check
 from adaptax.core.files import MOST_BYTES, open_new, parse_json, read_plain
 from adaptax.core.snapshot import Snapshots
+from adaptax.envs.suite import Suite
 from adaptax.experiment.build import load_run
 from adaptax.experiment.card import card
 from adaptax.experiment.choices import VideoFormat
@@ -61,13 +62,15 @@ def export_run(
     best: bool = False,
     video: VideoFormat | None = None,
     no_gl: AdaptaxError | None = None,
+    suite: Suite | None = None,
+    networks: Any = None,
 ) -> Path:
     """Write the agent of a run's newest snapshot to a new folder for others; gives the folder.
 
     With `best` that of the snapshot with the highest return in training; `video` films it, for
-    which `no_gl` is as in `adaptax.experiment.video.write_videos`. It holds weights, settings,
-    thinned logs with an evaluation of these very weights, and a card in the form of the Hugging
-    Face Hub.
+    which `no_gl` is as in `write_videos`. It holds weights, settings, thinned logs with an
+    evaluation of these very weights, and a card in the form of the Hugging Face Hub. `suite` and
+    `networks` are those of the run, where they were one's own.
     Raises an AdaptaxError where there is no run, or `out` is not empty.
     """
     formats = get_args(VideoFormat)
@@ -75,12 +78,15 @@ def export_run(
     run_dir, out = run_path(run_dir), folder_path(out)
     recorded = read_config(run_dir)
     _check_new(out)
+    own = {"suite": suite, "networks": networks}
+    if suite is not None or networks is not None:
+        load_run(run_dir, **own).close()  # which refuses what is not the run's
     iteration, tree = _snapshot(run_dir, best=best)
     learned = _learned(recorded["algorithm"]["name"], tree.get("state", {}))
     with _new_directory(out) as folder:
         rows = {
             PROGRESS: [r for r in read_rows(run_dir / PROGRESS) if r["iteration"] <= iteration],
-            EVALUATIONS: _evaluations(run_dir, iteration, tree),
+            EVALUATIONS: _evaluations(run_dir, iteration, tree, own),
         }
         write_config(folder, _for_others(recorded))
         for name, most in MOST_ROWS.items():
@@ -98,7 +104,7 @@ def export_run(
         if video is not None:
             from adaptax.experiment.video import VideoConfig, write_videos
 
-            write_videos(folder, folder / f"video.{video}", VideoConfig(task=0), no_gl)
+            write_videos(folder, folder / f"video.{video}", VideoConfig(task=0), no_gl, **own)
         files = {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))
@@ -155,15 +161,18 @@ def _check_snapshot(folder: Path) -> None:
     check(weights, f"the snapshot of {folder} is no export's: it is not of weights only")
 
 
-def _evaluations(run_dir: Path, iteration: int, tree: dict[str, Any]) -> list[Row]:
+def _evaluations(
+    run_dir: Path, iteration: int, tree: dict[str, Any], own: dict[str, Any]
+) -> list[Row]:
     """Those on record up to an iteration, its own among them: if there is none it is made now.
 
-    Of this very tree: the run may go on meanwhile, and have a newer one.
+    Of this very tree: the run may go on meanwhile, and have a newer one. `own` is what was handed
+    in for the run's own parts.
     """
     rows = [row for row in read_rows(run_dir / EVALUATIONS) if row["iteration"] <= iteration]
     if rows and rows[-1]["iteration"] == iteration:
         return rows
-    trainer = load_run(run_dir)
+    trainer = load_run(run_dir, **own)
     try:
         trainer.take_up(iteration, tree)
         if not rows and trainer.config.init_from is None:
@@ -233,7 +242,13 @@ def _read(source: Path, name: str) -> bytes:
 
 def _learned(name: str, state: dict[str, Any]) -> dict[str, Any]:
     """What an algorithm of this name has learned; an AdaptaxError where it says that of nothing."""
-    algorithm, _ = find_algorithm(name).load()
+    try:
+        algorithm, _ = find_algorithm(name).load()
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; an agent of an algorithm of your own is exported where an installed package "
+            "offers it"
+        ) from None
     learned = weights_of(algorithm, state)
     check(
         bool(learned) or not state,

@@ -26,6 +26,7 @@ from adaptax.core.experience import PyTree
 from adaptax.core.rng import named_key
 from adaptax.core.spec import spec_to_dict
 from adaptax.envs.suite import Suite
+from adaptax.envs.task import Task
 from adaptax.experiment.callbacks import (
     Callback,
     Callbacks,
@@ -38,7 +39,13 @@ from adaptax.experiment.evaluator import Evaluator
 from adaptax.experiment.learner import Learner
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.provenance import check_networks, own_networks, provenance
+from adaptax.experiment.provenance import (
+    check_networks,
+    check_settings_of_networks,
+    own_networks,
+    provenance,
+    suite_settings,
+)
 from adaptax.experiment.resuming import (
     check_alike,
     warn_of_the_protocol,
@@ -173,6 +180,7 @@ class Trainer:
         overwrite = self.config.overwrite
         self._renew()
         self._check_apart()
+        check_settings_of_networks(self.algorithm)
         check_run_dir(self.run_dir, overwrite=overwrite)
         state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
@@ -190,7 +198,7 @@ class Trainer:
             raise AdaptaxError(f"{self.run_dir} holds no run")
         self._renew()
         with self.store.held():
-            check_alike(self.run_dir, self.config, self.suite, self._settings())
+            check_alike(self.run_dir, self.config, self.suite, self._settings()["algorithm"])
             early = self.store.ended_early(self.config.snapshot_interval)
             if early:
                 warnings.warn(f"{self.run_dir} has no snapshot yet: from the start", stacklevel=2)
@@ -199,9 +207,10 @@ class Trainer:
             else:
                 self.load(episodes=True)
             if self._nothing_to_do():
+                more = "--num-iterations" if self.has_commands else "a larger num_iterations"
                 say(
                     f"{self.run_dir} has done all of its {self.iteration} iterations: nothing to "
-                    "do; more with --num-iterations",
+                    f"do; more with {more}",
                     sys.stdout,
                 )
                 return self.store.row(self.iteration)
@@ -249,6 +258,7 @@ class Trainer:
         """
         installed_callbacks(self.config.callbacks)
         self._check_apart()
+        check_settings_of_networks(self.algorithm)
         check_run_dir(self.run_dir, overwrite=self.config.overwrite)
         self.algorithm.check_size()
         warn_of_days(self.config)
@@ -284,7 +294,7 @@ class Trainer:
         """Take state and counters from the tree of a snapshot of this run, as `load` does."""
         with self.store.snapshots.reading(iteration):
             if episodes:
-                check_resumable(tree, self.run_dir)
+                check_resumable(tree, self.run_dir, has_commands=self.has_commands)
             self.learner.take_up(iteration, tree, episodes=episodes)
         if episodes:
             saved = dict(tree.get("callbacks", {}))
@@ -296,6 +306,10 @@ class Trainer:
     def evaluate(self) -> Evaluation:
         """Evaluate the present state on held-out tasks."""
         return self._evaluator.evaluate(self.algorithm, self.state)
+
+    def evaluation_tasks(self) -> tuple[Task, ...]:
+        """The tasks that every evaluation of the run is on, in order."""
+        return self._evaluator.tasks()
 
     def protocol(self) -> dict[str, Any]:
         """What decides whether two evaluations can be compared."""
@@ -339,14 +353,13 @@ class Trainer:
 
     def _settings(self) -> dict[str, Any]:
         """Those of algorithm and suite."""
-        suite = to_dict(self.suite.config) if self.suite.config is not None else {}
         return {
             "algorithm": {
                 "name": self.algorithm.name,
                 "networks": own_networks(self.algorithm),
                 **to_dict(self.algorithm.config),
             },
-            "suite": {"name": self.suite.name, **suite},
+            "suite": suite_settings(self.suite),
         }
 
     def _nothing_to_do(self) -> bool:

@@ -18,9 +18,10 @@ from adaptax.core.errors import AdaptaxError, check, one_line
 from adaptax.core.experience import Rollout, Step
 from adaptax.core.files import replacing
 from adaptax.envs.pools.pool import Pool
+from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
-from adaptax.experiment.pretrained import is_pretrained
+from adaptax.experiment.pretrained import is_pretrained, run_path
 from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, writing
 from adaptax.sampling.sampler import Sampler
 
@@ -39,8 +40,8 @@ class VideoConfig:
     """Which task, how many episodes, and how the pictures are taken."""
 
     task: int | None = None
-    """Which of the held-out tasks, counted from 0; None: the first, of each class if there are
-    several, up to MOST_VIDEOS of them."""
+    """Which of the held-out tasks, counted from 0, in the order of evaluations; None: the first, of
+    each class if there are several, up to MOST_VIDEOS of them."""
     num_episodes: int | None = None
     """Episodes in a row before the one after adaptation; by default as many as come before the last
     one of the run's evaluations."""
@@ -59,23 +60,34 @@ class VideoConfig:
         check_not_negative(self, "task")
 
 
+DEFAULTS = VideoConfig()
+
+
 def write_videos(
-    run_dir: Path, out: Path, config: VideoConfig, no_gl: AdaptaxError | None = None
+    run_dir: str | Path,
+    out: str | Path,
+    config: VideoConfig = DEFAULTS,
+    no_gl: AdaptaxError | None = None,
+    *,
+    suite: Suite | None = None,
+    networks: Any = None,
 ) -> list[Path]:
     """Write the first episode beside the last to `out`, side by side, from the same start.
 
-    Of several classes a file each, named after `out` and the class. Gives what was written.
+    Of several classes a file each, named after `out` and the class. Gives what was written. `suite`
+    and `networks` are those of the run, where they were one's own.
 
     Environments that MuJoCo simulates are drawn by it, others by their `render`. Call
     `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
     has to draw.
     """
+    run_dir, out = run_path(run_dir), Path(out)
     check(out.suffix in VIDEO_KINDS, f"a video is one of {', '.join(VIDEO_KINDS)}, not {out}")
     if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise AdaptaxError(
             f"{out} needs imageio-ffmpeg: pip install 'adaptax[video]'; a .gif does without"
         )
-    trainer = load_run(run_dir, in_process=True)
+    trainer = load_run(run_dir, suite=suite, networks=networks, in_process=True)
     try:
         trainer.load(best=config.best)
         chosen = _chosen(trainer.suite.test.tasks, config.task, out)
@@ -175,7 +187,7 @@ def _two_episodes(
 
     filmed = replace(suite, make_pool=make_pool, engine="host")
     sampler = Sampler(filmed, filmed.test, trainer.config.seed, "video")
-    tasks = (_task(sampler, number),)
+    tasks = (_task(trainer, number),)
     actor = algorithm.actor(state, deterministic=config.deterministic)
     history: list[Rollout] = []
     protocol = trainer.protocol()
@@ -197,12 +209,14 @@ def _two_episodes(
     return episodes
 
 
-def _task(sampler: Sampler, number: int) -> Task:
-    listed = sampler.tasks.tasks
-    if listed is None:
-        return sampler.tasks.sample(np.random.default_rng(number), 1)[0]
-    check(number < len(listed), f"task {number} is beyond the {len(listed)} held-out tasks")
-    return listed[number]
+def _task(trainer: Any, number: int) -> Task:
+    listed = trainer.suite.test.tasks
+    if listed is not None:
+        check(number < len(listed), f"task {number} is beyond the {len(listed)} held-out tasks")
+        return listed[number]
+    drawn = trainer.evaluation_tasks()
+    check(number < len(drawn), f"task {number} is beyond the {len(drawn)} drawn for an evaluation")
+    return drawn[number]
 
 
 def _episode(camera: RecordingPool, stride: int, rollout: Rollout, task: Task) -> RecordedEpisode:
@@ -315,7 +329,13 @@ class RecordingPool:
         if id(model) not in self._renderers:
             size, buffer = self._config.size, model.vis.global_
             buffer.offwidth, buffer.offheight = size, size  # the model's own may be smaller
-            self._renderers[id(model)] = mujoco.Renderer(model, size, size)
+            try:
+                self._renderers[id(model)] = mujoco.Renderer(model, size, size)
+            except Exception as error:  # which OpenGL it is to use was not said before its import
+                raise AdaptaxError(
+                    f"MuJoCo cannot draw: {one_line(error)}; set MUJOCO_GL to egl or osmesa before "
+                    "Python begins"
+                ) from error
         renderer = self._renderers[id(model)]
         named = [name for name in CAMERAS if name in _cameras(model)]
         renderer.update_scene(data, camera=named[0] if named else -1)

@@ -36,18 +36,20 @@ def saved_state(algorithm: Algorithm[Any, Any], tree: dict[str, Any], key: jax.A
     return unflatten(template, saved)
 
 
-def check_resumable(tree: dict[str, Any], run_dir: Any) -> None:
+def check_resumable(tree: dict[str, Any], run_dir: Any, *, has_commands: bool) -> None:
     """Raise a SnapshotError where a snapshot is of weights only, which training cannot go on from.
 
     It lacks optimizers, replays and where interaction stood.
     """
     if tree.get(WEIGHTS_ONLY) is True:
-        raise SnapshotError(not_resumable(run_dir))
+        raise SnapshotError(not_resumable(run_dir, has_commands=has_commands))
 
 
-def not_resumable(run_dir: Any) -> str:
+def not_resumable(run_dir: Any, *, has_commands: bool = True) -> str:
     """What is said of weights that somebody would train on with."""
-    again = shell_command("train", "ALGORITHM", "SUITE", "--init-from", run_dir)
+    again = f"adaptax.train(algorithm, suite, init_from={str(run_dir)!r})"
+    if has_commands:
+        again = shell_command("train", "ALGORITHM", "SUITE", "--init-from", run_dir)
     return (
         f"{run_dir} holds weights only, without optimizer and sampler, and cannot be resumed; "
         f"a new run begins with them by `{again}`"

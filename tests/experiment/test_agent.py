@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -131,6 +132,25 @@ def same(own, samplers):
     steps = zip(jax.tree.leaves(own), jax.tree.leaves(samplers), strict=True)
     for a, b in steps:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_an_agent_of_an_environment_can_be_pickled(tmp_path):
+    """As workers of somebody's own loop need it."""
+    run = adaptax.train(
+        *("reinforce", "gym:Pendulum-v1"),
+        algorithm={"num_lanes": 2},
+        suite={"horizon": HORIZON},
+        run_dir=tmp_path,
+        num_iterations=1,
+        evaluation_interval=None,
+        quiet=True,
+    )
+    agent = Agent(run.algorithm, run.state, gymnasium.make("Pendulum-v1"))
+    again = pickle.loads(pickle.dumps(agent))
+    obs = np.array([0.1, 0.2, 0.3], np.float32)
+    (action, _), (same, _) = (a.act(a.begin(3), obs) for a in (agent, again))
+    np.testing.assert_array_equal(action, same)
+    assert action.dtype == np.float32 and np.abs(action) > 0  # torques of the environment
 
 
 def test_a_gymnasium_loop_gives_the_rollouts_of_the_sampler(suite):

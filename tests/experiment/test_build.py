@@ -12,13 +12,16 @@ import pytest
 from small import SMALL
 from test_callbacks import Told
 from test_trainer import cliff_suite, column, trainer
+from toys import fingerprint
 
 import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
+from adaptax.envs.placement import placed
 from adaptax.experiment import callbacks as callbacks_module
 from adaptax.experiment.build import train
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.group import write_group
+from adaptax.experiment.own_parts import WHERE_HANDED_IN
 from adaptax.experiment.trainer import whats_next
 
 QUICK = {"num_iterations": 2, "evaluation_interval": None, "quiet": True}
@@ -200,13 +203,84 @@ def test_commands_that_are_told_are_those_of_a_shell(tmp_path):
     assert shlex.split(str(held.value).split("`")[1]) == ["adaptax", "resume", str(place)]
 
 
-def test_a_run_on_a_suite_of_ones_own_is_led_to_python(tmp_path):
-    run = trainer(tmp_path / "run", num_iterations=1)
-    run.run()
+def own_run(run_dir, num_iterations, **settings):
+    suite = cliff_suite()
+    algorithm = adaptax.make_algorithm("reinforce", suite.spec, **SMALL["reinforce"])
+    settings = {**QUICK, "run_dir": run_dir, "num_iterations": num_iterations, **settings}
+    return adaptax.train(algorithm, suite, **settings)
+
+
+def test_a_run_goes_on_with_a_suite_of_ones_own_that_is_handed_in_again(tmp_path):
+    whole = own_run(tmp_path / "whole", 4)
+    own_run(tmp_path / "run", 2)
     with pytest.raises(AdaptaxError) as caught:
         adaptax.load_run(tmp_path / "run")
-    assert "is evaluated and resumed from Python" in str(caught.value)
+    assert f"handed in again from Python, suite=... of {WHERE_HANDED_IN}" in str(caught.value)
     assert "allowed" not in str(caught.value)
+    again = adaptax.load_run(tmp_path / "run", suite=cliff_suite(), num_iterations=4)
+    again.resume()
+    assert fingerprint(again.state) == fingerprint(whole.state)
+
+
+def in_workers(suite):
+    return placed(replace(suite, engine="host"), num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("suite", "more", "words"),
+    [
+        (lambda: "cliff", {}, r"load_run\(run_dir, suite=...\) takes a Suite, not 'cliff'"),
+        (lambda: adaptax.make_suite("point-goal"), {}, "with suite.name cliff, and goes on with"),
+        (lambda: cliff_suite(horizon=19), {}, "trained with spec.horizon 20, and goes on with it,"),
+        (lambda: cliff_suite(num_test_tasks=3), {}, "is tested on other tasks than this cliff has"),
+        (cliff_suite, {"num_workers": 2}, "num_workers: make cliff with them and hand it in so"),
+        (lambda: in_workers(cliff_suite()), {"in_process": True}, "hand it in without workers"),
+    ],
+)
+def test_a_suite_that_is_not_the_runs_is_refused(tmp_path, suite, more, words):
+    own_run(tmp_path / "run", 1)
+    with pytest.raises(ConfigError, match=words):
+        adaptax.load_run(tmp_path / "run", suite=suite(), **more)
+
+
+def test_a_group_goes_on_from_its_folder(tmp_path):
+    run_dir, own = tmp_path / "group", Told()
+    whole = own_run(tmp_path / "whole", 4, seeds=(0, 1))
+    own_run(run_dir, 2, seeds=(0, 1))
+    with pytest.raises(AdaptaxError, match=r"seed-0; in Python adaptax\.load_group has all$"):
+        adaptax.load_run(run_dir)
+    group = adaptax.load_group(
+        run_dir, suite=cliff_suite(), callbacks=[own], num_iterations=4, quiet=True
+    )
+    group.resume()
+    for member, expected in zip(group.members, whole.members, strict=True):
+        assert fingerprint(member.state) == fingerprint(expected.state)
+        assert [call for call in member.callbacks._all[0].calls if call[0] == "row"] == [
+            ("row", 3, 3),
+            ("row", 4, 4),
+        ]
+    with pytest.raises(ConfigError, match=r"seed-1 is one run and no group: adaptax\.load_run has"):
+        adaptax.load_group(run_dir / "seed-1")
+    with pytest.raises(AdaptaxError, match="none holds no run"):
+        adaptax.load_group(tmp_path / "none")
+
+
+def test_what_holds_a_directory_is_led_on_as_it_can_be(tmp_path):
+    run_dir = str(tmp_path / "run")
+    own_run(tmp_path / "run", 1)
+    own_run(tmp_path / "group", 1, seeds=(0,))
+    with pytest.raises(AdaptaxError) as caught:
+        own_run(tmp_path / "run", 1)
+    assert f"with `adaptax.load_run({run_dir!r}, suite=suite).resume()`" in str(caught.value)
+    with pytest.raises(AdaptaxError, match=r"`adaptax\.load_group\(.*, suite=suite\)\.resume\(\)`"):
+        own_run(tmp_path / "group", 1, seeds=(0,))
+    trainer(tmp_path / "walker", num_iterations=1).run()
+    with pytest.raises(AdaptaxError, match=r"`Trainer\(config, algorithm, suite\)\.resume\(\)`"):
+        trainer(tmp_path / "walker", num_iterations=1).run()
+
+
+def test_a_trainer_of_ones_own_parts_loads_and_goes_on(tmp_path):
+    trainer(tmp_path / "run", num_iterations=1).run()
     again = trainer(tmp_path / "run", num_iterations=2)
     again.load()
     assert again.evaluate().returns.shape == (1, 2)

@@ -155,7 +155,7 @@ def test_members_with_settings_of_their_own_are_loaded_with_them(tmp_path):
     algorithms = [make_algorithm("cem", suite.spec, init_std=std) for std in stds]
     config = TrainerConfig(str(tmp_path), num_iterations=1, evaluation_interval=None, quiet=True)
     Group(config, (0, 1), algorithms, suite).run()
-    members = load_group(tmp_path, (0, 1)).members
+    members = load_group(tmp_path).members
     assert tuple(member.algorithm.config.init_std for member in members) == stds
 
 
@@ -285,7 +285,7 @@ def test_one_member_that_fails_leaves_the_other_and_is_named(two_members):
         run_members(two_members, Processes(2))
     assert read_rows(run_dir / "seed-1" / "progress.jsonl")[-1]["iteration"] == 6
     (run_dir / "seed-0").unlink()
-    assert run_members(load_group(run_dir, (0, 1)), Processes(2), go_on=True)
+    assert run_members(load_group(run_dir), Processes(2), go_on=True)
     assert read_rows(run_dir / "seed-0" / "progress.jsonl")[-1]["iteration"] == 6
 
 
@@ -494,7 +494,7 @@ def test_a_group_interrupted_before_an_iteration_leaves_the_one_before_whole(old
     assert runs.parting() == f"interrupted; {old} holds the group that it held before"
     runs.close()
     assert contents(old) == before
-    load_group(old, (0, 1), num_iterations=2, quiet=True).resume()
+    load_group(old, num_iterations=2, quiet=True).resume()
     assert init_std(old) == {"seed-0": 1.0, "seed-1": 1.0}
 
 
@@ -526,7 +526,7 @@ def test_a_group_broken_off_while_it_takes_the_place_is_mixed_with_none(old, mon
     monkeypatch.undo()
     assert (group_seeds(old), init_std(old)) == ((0, 1), {})
     with pytest.raises(AdaptaxError, match=f"^{old} is a group of which no seed had begun: train"):
-        load_group(old, (0, 1))
+        load_group(old)
     quick(old, (1, 7), std=0.5, quiet=True).run()
     assert init_std(old) == {"seed-1": 0.5, "seed-7": 0.5}
 
@@ -619,7 +619,7 @@ def test_members_that_are_processes_replace_a_group_too(old):
         "seed-8",
     ]
     assert set(init_std(old).values()) == {0.5}
-    assert not json.loads(member_programs(load_group(old, (1, 7, 8)), go_on=True)[7][2])["replaces"]
+    assert not json.loads(member_programs(load_group(old), go_on=True)[7][2])["replaces"]
 
 
 class Interrupting(adaptax.Callback):

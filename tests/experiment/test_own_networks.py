@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import flax.linen as nn
@@ -18,7 +19,9 @@ from adaptax.algorithms import registry
 from adaptax.core.errors import AdaptaxError
 from adaptax.experiment import cli
 from adaptax.experiment.logger import read_rows
+from adaptax.experiment.own_parts import WHERE_HANDED_IN
 from adaptax.experiment.provenance import own_networks
+from adaptax.experiment.recipe import CLASS_DEFAULTS, all_recipes
 from adaptax.networks.heads import ActionHead
 from adaptax.networks.mlp import MLP
 
@@ -111,14 +114,14 @@ def test_an_agent_acts_with_the_networks_that_it_was_trained_with(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "video"])
-def test_commands_say_in_one_line_how_to_go_on(tmp_path, capsys, command):
+def test_commands_say_in_one_line_that_python_goes_on(tmp_path, capsys, command):
     trained(tmp_path / "run", 2, Wide(space()))
     with pytest.raises(SystemExit) as stop:
         cli.main([command, str(tmp_path / "run")])
     (line,) = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2
-    assert f"trained with networks of one's own, {__name__}:Wide: go on from Python" in line
-    assert "Trainer(config, algorithm, suite).resume() or adaptax.load_run(run_dir, net" in line
+    assert f"trained with networks of one's own, {__name__}:Wide: hand them in again" in line
+    assert line.endswith("networks=... of adaptax.load, " + WHERE_HANDED_IN.partition(".")[2])
 
 
 def test_networks_of_another_class_are_refused(tmp_path, mine):
@@ -227,3 +230,35 @@ def test_networks_that_are_no_actor_critic_are_refused_by_name(name, networks, w
     spec = adaptax.make_suite("point-goal").spec
     with pytest.raises(AdaptaxError, match=words):
         adaptax.make_algorithm(name, spec, networks)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("ppo", {"hidden_sizes": (8,), "lr": 0.01}, "hidden_sizes would have no effect"),
+        ("a2c", {"memory": {"size": 8}, "init_std": 0.1}, "memory, init_std would have no"),
+        ("svpg", {"particle": {"hidden_sizes": (8,)}}, r"particle\.hidden_sizes would have"),
+    ],
+)
+def test_settings_of_networks_beside_ones_own_are_refused(tmp_path, name, settings, words):
+    suite = adaptax.make_suite("point-goal")
+    algorithm = adaptax.make_algorithm(name, suite.spec, Both(space()), **settings)
+    with pytest.raises(AdaptaxError, match=words):
+        adaptax.train(algorithm, suite, run_dir=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipes_settings_of_networks_are_left_out_beside_ones_own():
+    recipe = all_recipes()["pearl-point-goal"]
+    left = recipe.without_networks()
+    out = recipe.algorithm.keys() - left.algorithm.keys()
+    assert {"hidden_sizes"} <= out <= {*adaptax.PEARLConfig.network_settings}
+    assert "meta_batch_size" in left.algorithm and left.name == recipe.name
+    assert CLASS_DEFAULTS.without_networks() is CLASS_DEFAULTS
+
+
+@pytest.mark.parametrize("name", sorted({*registry.ALGORITHMS} - {"nop"}))
+def test_settings_of_networks_are_settings(name):
+    config = registry.find_algorithm(name).load()[1]
+    config = type(config().particle) if name == "svpg" else config
+    assert {"hidden_sizes"} <= {*config.network_settings} <= {f.name for f in fields(config)}

@@ -8,11 +8,13 @@ import os
 import shutil
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 import yaml
 from small import SMALL
+from toys import cliff_suite
 
 import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
@@ -24,6 +26,7 @@ from adaptax.experiment.logger import read_rows
 from adaptax.experiment.pretrained import FOLDER
 from adaptax.experiment.reproduce import command_of
 from adaptax.experiment.run_dir import read_config
+from adaptax.networks.heads import ActionHead
 
 ROOT = Path(__file__).parents[2]
 ALGORITHM = SMALL["rl2-ppo"]
@@ -172,6 +175,55 @@ def test_the_card_says_what_no_command_trains(run_dir, tmp_path):
     text = card(config, *rows, "agent", ())
     assert "seed 0.\nTrained from Python, which no command does: the networks mine:MyNet." in text
     assert "adaptax train rl2-ppo" not in text
+    assert "```sh\nadaptax import agent runs/agent\n```" in text
+    assert 'agent = adaptax.load("runs/agent", networks)\n' in text
+    assert "trainer = adaptax.load_run('runs/agent', networks=networks)" in text
+    config["suite"] = {"name": "mine"}
+    text = card(config, *rows, "agent", ())
+    assert "adaptax.load_run('runs/agent', suite=suite, networks=networks)" in text
+
+
+class Net(nn.Module):
+    space: object
+
+    @nn.compact
+    def __call__(self, obs):
+        return ActionHead(self.space)(obs), nn.Dense(1)(obs)[..., 0]
+
+
+def test_what_was_trained_with_parts_of_ones_own_is_shared_with_them(tmp_path, capsys):
+    suite = cliff_suite(num_test_tasks=2)
+    own = {"suite": suite, "networks": Net(suite.spec.action)}
+    settings = {"run_dir": tmp_path / "run", "num_iterations": 1, "evaluation_interval": None}
+    algorithm = adaptax.make_algorithm("reinforce", suite.spec, own["networks"], num_lanes=2)
+    adaptax.train(algorithm, suite, quiet=True, **settings)
+    for wrong, words in (
+        ({}, "no suite that is known here"),
+        ({"suite": suite}, "networks of one's own"),
+        ({**own, "suite": cliff_suite(num_test_tasks=3)}, "is tested on other tasks"),
+    ):
+        with pytest.raises(AdaptaxError, match=words):
+            adaptax.export_run(tmp_path / "run", tmp_path / "out", **wrong)
+        assert not (tmp_path / "out").exists()
+    adaptax.export_run(tmp_path / "run", tmp_path / "out", **own)
+    cli.main(["import", str(tmp_path / "out"), str(tmp_path / "new")])
+    said = f"next: from Python adaptax.load_run('{tmp_path / 'new'}', suite=suite, networks=net"
+    assert said in capsys.readouterr().out
+    theirs = adaptax.load_run(tmp_path / "new", **own)
+    theirs.load()
+    row = read_rows(tmp_path / "out" / "evaluations.jsonl")[-1]
+    assert theirs.evaluate().row()["episodes"] == row["episodes"]
+    with pytest.raises(AdaptaxError, match=r"begins with them by `adaptax\.train\(algorithm, suit"):
+        theirs.resume()
+
+
+def test_an_agent_of_ones_own_algorithm_is_exported_from_a_package(run_dir, tmp_path):
+    copy = shutil.copytree(run_dir, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config["algorithm"]["name"] = "mine"
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AdaptaxError, match=r"is exported where an installed package offers it$"):
+        adaptax.export_run(copy, tmp_path / "out")
 
 
 def test_logs_are_thinned_with_their_ends_kept(run_dir, tmp_path):

@@ -18,10 +18,10 @@ from PIL import Image, ImageDraw, ImageSequence
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs import registry
 from adaptax.envs.suites.gym import gym_suite
-from adaptax.envs.task import TaskList
+from adaptax.envs.task import TaskList, TaskRange
 from adaptax.experiment import cli, gl_backend, video
-from adaptax.experiment.build import make_suite
-from adaptax.experiment.video import RecordedEpisode, _captioned
+from adaptax.experiment.build import make_suite, train
+from adaptax.experiment.video import RecordedEpisode, VideoConfig, _captioned, write_videos
 from adaptax.sampling.sampler import Sampler
 
 
@@ -220,6 +220,39 @@ def brightness(path):
     with Image.open(path) as moving:
         picture = np.asarray(moving.convert("RGB"))
     return picture[-1, [0, -1], 2].tolist()
+
+
+class TaskLamp(Lamp):
+    """A lamp as bright as its task says."""
+
+    def __init__(self):
+        super().__init__(render_mode="rgb_array")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start = options["value"]
+        return np.array([self.start / 255], np.float32), {}
+
+
+def task_lamps():
+    drawn = TaskRange("lamps", lambda rng: int(rng.integers(50, 250)))
+    return gym_suite("lamps", TaskLamp, train=drawn, test=drawn, horizon=5)
+
+
+def test_a_film_of_a_suite_of_ones_own_is_of_the_tasks_of_evaluations(tmp_path):
+    """Drawn tasks, too: they are not listed."""
+    suite, film = task_lamps(), tmp_path / "film.gif"
+    settings = {"num_iterations": 1, "evaluation_interval": None, "quiet": True}
+    trainer = train("nop", suite, algorithm={"num_lanes": 2}, run_dir=tmp_path / "run", **settings)
+    tasks = trainer.evaluate().tasks
+    for number in (0, 3):
+        config = VideoConfig(task=number, stride=2, size=60)
+        assert write_videos(tmp_path / "run", film, config, suite=task_lamps()) == [film]
+        np.testing.assert_allclose(brightness(film), [tasks[number].params["value"]] * 2, atol=4)
+    with pytest.raises(AdaptaxError, match="task 20 is beyond the 20 drawn for an evaluation"):
+        write_videos(tmp_path / "run", film, VideoConfig(task=20), suite=suite)
+    with pytest.raises(AdaptaxError, match="no suite that is known here"):
+        write_videos(tmp_path / "run", film)
 
 
 def test_each_held_out_class_has_a_film_of_its_own(class_run, capsys):

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -41,6 +41,8 @@ from adaptax.sampling.sampler import Sampler
 @dataclass(frozen=True)
 class MAMLConfig(ProcessorConfig):
     """How tasks are sampled and how the policy adapts to them."""
+
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "init_std")
 
     normalize_advantage: bool = True
     """Standardise each task's advantages."""

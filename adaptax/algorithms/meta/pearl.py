@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -69,6 +69,12 @@ class PEARLConfig(Hyperparameters):
 
     Together they are not the authors': critic, init_weights, adam_epsilon and buffer_size differ.
     """
+
+    network_settings: ClassVar[tuple[str, ...]] = (
+        "hidden_sizes",
+        "encoder_hidden_sizes",
+        "init_weights",
+    )
 
     num_train_tasks: int = 100
     """Tasks trained on, drawn once, each with a replay of its own; all where a suite has fewer."""

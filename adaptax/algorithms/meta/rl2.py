@@ -45,6 +45,11 @@ from adaptax.sampling.size import steps_of
 class RL2Config(Hyperparameters):
     """Trials, and the settings of an on-policy algorithm over them."""
 
+    network_settings: ClassVar[tuple[str, ...]] = (
+        *("hidden_sizes", "memory", "heads", "init_std", "min_std", "max_std", "tanh_mean"),
+        "state_dependent_std",
+    )
+
     meta_batch_size: int = 32
     """Trials an iteration, each on a task of its own."""
     num_episodes: int | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -63,6 +63,8 @@ NUM_CRITICS = 2
 @dataclass(frozen=True)
 class RL2SACConfig(Hyperparameters):
     """Trials in replay, and SAC on them."""
+
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "memory", "head_hidden_sizes")
 
     meta_batch_size: int = 16
     """Trials an iteration, each on a task of its own."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -56,6 +56,12 @@ class VariBADConfig(RL2PPOConfig):
 
     Which defaults are the authors' is said in docs/algorithms/varibad.md.
     """
+
+    network_settings: ClassVar[tuple[str, ...]] = (
+        *RL2PPOConfig.network_settings,
+        *("action_embedding_size", "reward_embedding_size", "obs_embedding_size"),
+        "decoder_hidden_sizes",
+    )
 
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Hidden layers of the policy, and as many of the value."""

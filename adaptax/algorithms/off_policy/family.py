@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -38,6 +38,8 @@ class OffPolicyConfig(Hyperparameters):
     An iteration is `num_cycles` cycles, each of `num_steps` environment steps and then
     `num_updates` gradient steps.
     """
+
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
 
     num_lanes: int = 1
     """Environments run side by side."""

@@ -72,6 +72,8 @@ NOT_BY_STEPS = (
 class OnPolicyConfig(Hyperparameters):
     """How experience is collected and learned from, and what the networks look like."""
 
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "memory", "init_std")
+
     num_lanes: int = 8
     """Environments run side by side."""
     num_tasks: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -39,6 +39,8 @@ from adaptax.sampling.sampler import Sampler
 @dataclass(frozen=True)
 class ReinforceConfig(Hyperparameters):
     """REINFORCE with whole episodes and returns standardised over the batch."""
+
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "memory", "init_std")
 
     num_lanes: int = 16
     """Environments run side by side."""

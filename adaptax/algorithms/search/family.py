@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -31,6 +32,8 @@ from adaptax.sampling.sampler import Sampler
 @dataclass(frozen=True)
 class SearchConfig(Hyperparameters):
     """How many candidates a generation has, how they are scored, and what they are."""
+
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
 
     population_size: int = 64
     """Candidates a generation."""
