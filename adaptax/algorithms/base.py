@@ -18,6 +18,7 @@ import numpy as np
 
 from adaptax.algorithms.program import (
     Metrics,
+    collected,
     iteration_program,
     means,
     rewound,
@@ -171,7 +172,7 @@ class Algorithm(ABC, Generic[State, Data]):
         before = state
         sampler.begin_iteration()
         for _ in range(self.num_cycles):
-            data = self.collect(state, sampler)
+            data = collected(self, state, sampler)
             state, metrics = updated(self, state, data)
             cycles.append(without_absent(metrics))
             if keep is not None and self.in_place:

@@ -49,6 +49,14 @@ def updated(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tuple[Any,
     return run(rest, data)
 
 
+def collected(algorithm: Algorithm[Any, Any], state: Any, sampler: Any) -> Any:
+    """What `algorithm.collect` gives; a ConfigError where it keeps a thing."""
+    before = dict(vars(algorithm))
+    data = algorithm.collect(state, sampler)
+    _check_kept_nothing(algorithm, before, "collect", "no snapshot holds")
+    return data
+
+
 @cache
 def _compiled_update(options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
     """The program of an update; one for all algorithms with these compiler options."""
@@ -205,7 +213,7 @@ def _planned(algorithm: Algorithm[Any, Any], state: PyTree, sampler: Sampler) ->
 
     def collect(state: PyTree) -> Standing | None:
         asked = SamplerInProgram(env, None, None, example, sampler.num_listed)
-        algorithm.collect(state, asked)  # type: ignore[arg-type]
+        collected(algorithm, state, asked)
         plans.append(asked.plan)
         return asked.standing
 
@@ -269,7 +277,7 @@ def _iteration(
         sampler = SamplerInProgram(
             program.env, draws, standing, program.example, program.num_listed
         )
-        data = algorithm.collect(state, sampler)  # type: ignore[arg-type]
+        data = collected(algorithm, state, sampler)
         assert sampler.plan == program.plan
         state, metrics = _checked_update(algorithm, state, data)
         metrics = {name: x if x is None else jnp.asarray(x) for name, x in metrics.items()}
@@ -325,13 +333,7 @@ def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tu
     """
     before = dict(vars(algorithm))
     result = algorithm.update(state, data)
-    after = vars(algorithm)
-    assigned = [name for name in after if name not in before or before[name] is not after[name]]
-    check(
-        not assigned,
-        f"update sets self.{', self.'.join(assigned)}, which a compiled program forgets: what it "
-        "learns belongs in the state",
-    )
+    _check_kept_nothing(algorithm, before, "update", "a compiled program forgets")
     pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     check(pair, "update must give the state after it and a dict of metrics")
     for name, value in result[1].items():
@@ -342,6 +344,19 @@ def _checked_update(algorithm: Algorithm[Any, Any], state: Any, data: Any) -> tu
     if algorithm.traceable:
         _check_leaves(state, result[0])
     return result
+
+
+def _check_kept_nothing(
+    algorithm: Algorithm[Any, Any], before: dict[str, Any], verb: str, why: str
+) -> None:
+    """Raise a ConfigError where an attribute of the algorithm is another than before."""
+    after = vars(algorithm)
+    assigned = [name for name in after if name not in before or before[name] is not after[name]]
+    check(
+        not assigned,
+        f"{verb} sets self.{', self.'.join(assigned)}, which {why}: what it keeps belongs in the "
+        "state",
+    )
 
 
 def _check_leaves(before: Any, after: Any) -> None:

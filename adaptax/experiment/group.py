@@ -315,8 +315,10 @@ class Group:
             for i, saved, rows in zip(places, before, found, strict=True):
                 if rows is None:
                     self.members[i].sampler.restore(saved)
-                else:
-                    self._answers[i] = rows
+                    continue
+                if isinstance(rows, EnvironmentFault):
+                    self.members[i].rescue(saved)
+                self._answers[i] = rows
         # Alone it turns out whose fault it is, and how far the member comes.
         for i in [i for i in places if i not in self._answers]:
             try:
@@ -333,16 +335,19 @@ class Group:
 
     def _made(
         self, program: IterationProgram, learners: list[Learner], num: int
-    ) -> Sequence[Made | None]:
-        """What so many iterations of all members come to; None where an environment had a fault."""
+    ) -> Sequence[Made | EnvironmentFault | None]:
+        """What so many iterations of all members come to; None where an environment had a fault.
 
-        def one(learner: Learner) -> Made | None:
+        The fault itself where it has cost a replay, so that the member cannot do it again alone.
+        """
+
+        def one(learner: Learner) -> Made | EnvironmentFault | None:
             try:
                 return program.run(
                     learner.algorithm, learner.state, learner.sampler, num, learner.keep
                 )
-            except EnvironmentFault:
-                return None
+            except EnvironmentFault as fault:
+                return fault if learner.has_lost_replay else None
 
         if jax.default_backend() == "cpu":
             # The first goes ahead, or each would compile the program.
@@ -369,7 +374,7 @@ class Group:
 
     def _together(
         self, program: IterationProgram, learners: list[Learner], num: int
-    ) -> list[list[Metrics] | None]:
+    ) -> list[list[Metrics] | EnvironmentFault | None]:
         """The rows of so many iterations of each member; None where something went wrong in them.
 
         The others keep theirs: what a replay has overwritten could not be made again.
@@ -378,9 +383,11 @@ class Group:
         made = self._made(program, learners, num)
         seconds = time.perf_counter() - started
 
-        def taken(learner: Learner, own: Made | None) -> list[Metrics] | None:
-            if own is None:
-                return None
+        def taken(
+            learner: Learner, own: Made | EnvironmentFault | None
+        ) -> list[Metrics] | EnvironmentFault | None:
+            if own is None or isinstance(own, EnvironmentFault):
+                return own
             state, metrics, counted = own
             try:
                 learner.check(state, metrics)

@@ -55,7 +55,18 @@ class Learner:
 
     def saved(self, sampler: PyTree) -> dict[str, Any]:
         """What a snapshot keeps, with what the sampler had saved."""
+        if self.has_lost_replay:
+            warnings.warn(
+                f"iteration {self.iteration} is saved with an empty replay: what it held is gone "
+                "with the program that failed; `resume` fills it anew",
+                stacklevel=2,
+            )
         return {"state": flatten(self.state), "sampler": sampler, "seconds": self.seconds}
+
+    @property
+    def has_lost_replay(self) -> bool:
+        """Whether a program that failed has taken a replay of the state with it."""
+        return any(getattr(self.state, name).is_lost for name in self.algorithm.in_place)
 
     def take_up(self, iteration: int, tree: PyTree, *, episodes: bool) -> None:
         """Take what `saved` gave, with `episodes` under way or without.

@@ -477,8 +477,7 @@ class Trainer:
     def rescue(self, sampler: PyTree) -> None:
         """Write a snapshot where something broke: that must not cost what was learned.
 
-        Nor may what becomes of it hide what broke: rows of a replay, which the program had taken
-        over, may be lost with it.
+        Nor may what becomes of it hide what broke.
         """
         try:
             self.save_snapshot(sampler)

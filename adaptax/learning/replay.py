@@ -70,6 +70,11 @@ class Replay:
         """Standard deviation of all rewards that came; 1 where they do not vary."""
         return usable_std(self.reward_mean, self.reward_variance)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its rows are gone with a program that had taken them over and failed."""
+        return any(isinstance(x, jax.Array) and x.is_deleted() for x in self.rows.values())
+
     def rewound(self, after: Replay) -> Replay:
         """The replay as it was before it became `after`, in the rows of `after`.
 
@@ -81,9 +86,11 @@ class Replay:
         return replace(self, rows=after.rows, sizes=jnp.minimum(self.sizes, left))
 
     def save(self) -> dict[str, np.ndarray]:
-        """What it holds, no more: the transitions ring by ring, oldest first."""
+        """What it holds, no more: transitions ring by ring, oldest first; none if it is lost."""
         saved = {name: np.asarray(getattr(self, name)) for name in _FIGURES}
-        sizes, heads = np.asarray(self.sizes), np.asarray(self.heads)
+        if self.is_lost:
+            saved |= {name: np.zeros_like(saved[name]) for name in ("sizes", "num_added")}
+        sizes, heads = saved["sizes"], np.asarray(self.heads)
         if sizes.any():
             rings, ages = _held(sizes)
             index = rings * self.config.size + ((heads - sizes)[rings] + ages) % self.config.size

@@ -54,10 +54,21 @@ class Counted:
 
 
 def example_tasks(env: Env, tasks: TaskDistribution) -> TaskArrays:
-    """Parameters of a few tasks [K, ...], of the types that all tasks have."""
+    """Parameters of a few tasks [K, ...], of the types that all tasks have.
+
+    Of listed tasks some are of every type that there is: integers beside numbers are numbers.
+    """
     listed = tasks.tasks
-    some = tasks.sample(np.random.default_rng(0), 16) if listed is None else listed[:64]
+    if listed is None:
+        some = tasks.sample(np.random.default_rng(0), 16)
+    else:
+        some = (*listed[:64], *{_types(task): task for task in reversed(listed)}.values())
     return tasks_as_arrays(env, some)[0]
+
+
+def _types(task: Task) -> tuple[Any, ...]:
+    """The types of a task's parameters."""
+    return tuple(getattr(x, "dtype", type(x)) for x in jax.tree.leaves(task.params))
 
 
 def stacked_draws(

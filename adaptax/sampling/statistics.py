@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,17 +73,18 @@ def ended_episodes(
     """
     valid = np.asarray(steps["valid"])
     ends = np.asarray(steps["ended"]) & valid
+    episodes = _Episodes(ends)
     returns = steps.get("returns")
     if returns is None:
-        returns = episode_returns(steps, before.reward_sum)
-    lengths = _episode_sums(valid, ends, before.length).astype(np.int64)
+        returns = episodes.sums(_counted_rewards(steps), before.reward_sum)
+    lengths = episodes.sums(valid, before.length).astype(np.int64)
 
     def left(sums: np.ndarray) -> np.ndarray:
         return np.where(ends[..., -1], 0, sums[..., -1])
 
     solved, success = None, before.success
     if steps["success"] is not None:
-        hits = _episode_sums(np.asarray(steps["success"]) & valid, ends, before.success)
+        hits = episodes.sums(np.asarray(steps["success"]) & valid, before.success)
         solved, success = hits[ends] > 0, left(hits) > 0
     member, _, time = np.nonzero(ends)
     ended = Ended(tasks, member, time, returns[ends], lengths[ends], solved)
@@ -95,9 +97,8 @@ def episode_returns(steps: dict[str, np.ndarray | None], before: np.ndarray) -> 
 
     `before` [...] is what the first episode of each lane brings with it.
     """
-    valid = np.asarray(steps["valid"])
-    reward = np.where(valid, np.asarray(steps["reward"]), 0)
-    return _episode_sums(reward, np.asarray(steps["ended"]) & valid, before)
+    ends = np.asarray(steps["ended"]) & np.asarray(steps["valid"])
+    return _Episodes(ends).sums(_counted_rewards(steps), before)
 
 
 class EpisodeStatistics:
@@ -162,16 +163,27 @@ _FIGURES: dict[str, Any] = {
 }
 
 
-def _episode_sums(x: np.ndarray, ends: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Of each step's episode the sum of x [..., T], float64: to its end, or to the last step.
+def _counted_rewards(steps: dict[str, np.ndarray | None]) -> np.ndarray:
+    """The rewards, 0 where a step is not valid."""
+    return np.where(np.asarray(steps["valid"]), np.asarray(steps["reward"]), 0)
 
-    `before` [...] is what the first episode of each lane brings with it. Episodes are summed apart:
-    as differences of one running sum, those after a huge one would be lost in its rounding.
-    """
-    episode = np.cumsum(ends, axis=-1) - ends
-    most = int(episode.max(initial=0)) + 1
-    lane = np.arange(before.size).reshape(*before.shape, 1)
-    place = (lane * most + episode).ravel()
-    sums = np.bincount(place, x.ravel(), before.size * most).reshape(*before.shape, most)
-    sums[..., 0] += before
-    return np.take_along_axis(sums, episode, axis=-1)
+
+class _Episodes:
+    """Which episode of its lane each step is of, where some steps [..., T] end one."""
+
+    def __init__(self, ends: np.ndarray) -> None:
+        self._number = np.cumsum(ends, axis=-1) - ends
+        self._shape = (*ends.shape[:-1], int(self._number.max(initial=0)) + 1)
+        lane = np.arange(math.prod(ends.shape[:-1])).reshape(*ends.shape[:-1], 1)
+        self._place = (lane * self._shape[-1] + self._number).ravel()
+
+    def sums(self, x: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Of each step's episode the sum of x [..., T], float64: to its end, or to the last step.
+
+        `before` [...] is what the first episode of each lane brings with it. Episodes are summed
+        apart: as differences of one running sum, those after a huge one would be lost in its
+        rounding.
+        """
+        sums = np.bincount(self._place, x.ravel(), math.prod(self._shape)).reshape(self._shape)
+        sums[..., 0] += before
+        return np.take_along_axis(sums, self._number, axis=-1)

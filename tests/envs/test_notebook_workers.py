@@ -27,7 +27,7 @@ class Torso(nn.Module):
 
 found = []
 for num_workers in (0, 1):
-    suite = adaptax.gym_suite("dial", lambda: Dial(), horizon=5, num_workers=num_workers)
+    suite = adaptax.gym_suite("dial", Dial, horizon=5, num_workers=num_workers)
     networks = ActorCritic(suite.spec.action, torso=Torso())
     algorithm = adaptax.make_algorithm("a2c", suite.spec, networks)
     sampler = Sampler(suite, suite.train, 0, "train")

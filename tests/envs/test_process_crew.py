@@ -327,7 +327,7 @@ def test_an_interrupt_in_mid_step_ends_the_workers(new_children, monkeypatch):
     num_steps = worker.num_steps.value
 
     def interrupt():
-        while not worker.is_busy or worker.num_steps.value == num_steps:
+        while worker.owes is None or worker.num_steps.value == num_steps:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -360,7 +360,7 @@ def steps(sampler: Sampler, num_steps: int, num_lanes: int = 2) -> Any:
 def test_a_worker_is_told_as_often_for_many_steps_as_for_one(monkeypatch):
     told = []
     ask = Worker.ask
-    monkeypatch.setattr(Worker, "ask", lambda self, *job: (told.append(job[0]), ask(self, *job)))
+    monkeypatch.setattr(Worker, "ask", lambda self, *job: (told.append(job[1]), ask(self, *job)))
     crew = ProcessCrew(2)
     mine = sampler(crew, {})
     steps(mine, 1)
@@ -385,6 +385,18 @@ def test_a_fault_in_one_pool_leaves_another_where_it_stood(new_children):
     assert len(new_children()) == 4
     for each in (other, expected, broken):
         each.close()
+
+
+def test_a_pool_that_is_closed_in_the_midst_of_anothers_call_leaves_that_alone(monkeypatch):
+    """As a pool that nobody holds any more is, whenever Python collects its garbage."""
+    make_pool, spec = maker()
+    crew = ProcessCrew(1)
+    forgotten, pool = (WorkerPool(make_pool, spec, crew, 1) for _ in range(2))
+    begun(pool, {})
+    wait = crew.wait
+    monkeypatch.setattr(crew, "wait", lambda pending: (forgotten.close(), wait(pending))[1])
+    np.testing.assert_array_equal(step(pool, 1).next_obs, [[1]])
+    pool.close()
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import gymnasium
 import jax
@@ -13,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from said import warnings_within
+from small import SMALL
 from test_trainer import column, left_behind, snapshots, trainer
-from toys import CliffEnv, cliff_suite
+from toys import CliffEnv, cliff_suite, point_suite
 
 import adaptax
+from adaptax.algorithms import program
 from adaptax.core.errors import AdaptaxError, DiskError, NotFinite
 from adaptax.core.finite import not_finite
 from adaptax.core.snapshot import LOCK, Snapshots
@@ -24,6 +28,7 @@ from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.experiment import cli
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.group import Group
 from adaptax.experiment.logger import RunLog, read_rows
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
@@ -159,6 +164,80 @@ def test_a_fault_leaves_the_snapshot_of_its_iteration_alone(tmp_path, monkeypatc
     with pytest.raises(NotFinite):
         run.run()
     assert (run.iteration, saved, snapshots(run)) == (3, [3], [3])
+
+
+def break_program(monkeypatch, number: int) -> None:
+    """Have a call of a compiled program fail once it has taken over the rows of a replay."""
+    calls = itertools.count(1)
+
+    def made(make, *options):
+        run = make(*options)
+
+        def call(*arguments):
+            result = run(*arguments)
+            if next(calls) == number:
+                raise jax.errors.JaxRuntimeError("INTERNAL: out of luck")
+            return result
+
+        return call
+
+    for name in ("_compiled", "_compiled_update"):
+        monkeypatch.setattr(program, name, partial(made, getattr(program, name)))
+
+
+def replay_run(tmp_path, name: str, num_iterations: int, kind=Trainer, *seeds):
+    suite = point_suite()
+    algorithm = make_algorithm(name, suite.spec, **SMALL[name])
+    config = TrainerConfig(
+        str(tmp_path),
+        num_iterations=num_iterations,
+        evaluation_interval=None,
+        snapshot_interval=100,
+        quiet=True,
+    )
+    return kind(config, *seeds, algorithm, suite)
+
+
+EMPTY = "iteration 3 is saved with an empty replay"
+
+
+@pytest.mark.parametrize(
+    "name", ["sac", *(pytest.param(x, marks=pytest.mark.slow) for x in ("pearl", "rl2-sac"))]
+)
+def test_a_program_that_fails_costs_the_replay_that_it_had_taken_over_and_no_more(
+    tmp_path, monkeypatch, name
+):
+    whole, broken = replay_run(tmp_path / "whole", name, 3), replay_run(tmp_path / "run", name, 6)
+    whole.run()
+    with monkeypatch.context() as patch:
+        break_program(patch, 4)
+        with pytest.warns(UserWarning, match=EMPTY), pytest.raises(Exception, match="out of luck"):
+            broken.run()
+    assert snapshots(broken) == [3]
+    found, expected = (run.store.snapshots.load(3)["state"] for run in (broken, whole))
+    (lost,) = broken.algorithm.in_place
+    for part in ("sizes", "num_added"):
+        assert expected[f".{lost}/{part}"].any()
+        expected[f".{lost}/{part}"] = np.zeros_like(found[f".{lost}/{part}"])
+    expected = {path: x for path, x in expected.items() if f".{lost}/rows/" not in path}
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    again = replay_run(tmp_path / "run", name, 6)
+    again.resume()
+    assert column(again) == [1, 2, 3, 4, 5, 6]
+    assert again.state.learner.num_updates > whole.state.learner.num_updates
+    replay = getattr(again.state, lost)
+    assert 0 < replay.sizes.sum() == replay.num_added.sum()
+
+
+def test_a_program_of_one_seed_that_fails_costs_the_others_nothing(tmp_path, monkeypatch):
+    group = replay_run(tmp_path, "sac", 5, Group, (0, 1))
+    break_program(monkeypatch, 8)  # one seed's fourth iteration
+    with (
+        pytest.warns(UserWarning, match=EMPTY),
+        pytest.raises(AdaptaxError, match=r"^seed \d: JaxRuntimeError: INTERNAL: out of luck$"),
+    ):
+        group.run()
+    assert sorted(map(snapshots, group.members)) == [[3], [5]]
 
 
 def limit_files(size: int) -> None:

@@ -62,6 +62,17 @@ class Grows(A2C):
         return replace(after, num_passes=jnp.append(state.num_passes, 1)), figures
 
 
+class Counts(A2C):
+    """Keeps on itself how often it has collected."""
+
+    name = "counts"
+    num_calls = 0
+
+    def collect(self, state, sampler):
+        self.num_calls = self.num_calls + 1
+        return super().collect(state, sampler)
+
+
 class Adds(A2C):
     """Begins to keep moments that it did not have."""
 
@@ -96,6 +107,7 @@ def trainer_of(kind, folder, **suite_settings):
     ("kind", "told"),
     [
         (Keeps, r"update sets self.num_updates, which a compiled program forgets: "),
+        (Counts, r"collect sets self.num_calls, which no snapshot holds: what it keeps belongs in"),
         (Alone, r"update must give the state after it and a dict of metrics"),
         (Drifts, r"shapes: \.num_passes was int32\[\], and is float32\[\] after it"),
         (Grows, r"shapes: \.num_passes was int32\[\], and is int32\[2\] after it"),
@@ -103,7 +115,7 @@ def trainer_of(kind, folder, **suite_settings):
     ],
 )
 @pytest.mark.parametrize("in_program", [True, False])
-def test_an_update_is_of_the_state_alone(kind, told, in_program, tmp_path, monkeypatch):
+def test_a_verb_is_of_the_state_alone(kind, told, in_program, tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "collects_in_program", in_program)
     with pytest.raises(ConfigError, match=told):
         trainer_of(kind, tmp_path / "run").run()
@@ -154,6 +166,17 @@ def test_a_run_does_not_go_on_with_other_tasks(tmp_path):
     with pytest.raises(ConfigError, match=r"on other tasks than this dial has: train another run"):
         dial_trainer(tmp_path / "run", 0.0, 0.2, **declared).resume()
     dial_trainer(tmp_path / "run", 0.0, 0.1, **declared).resume()
+
+
+@pytest.mark.parametrize("settings", [[*[1] * 64, 0.5], [0.5, *[1] * 64]])
+def test_integers_beside_numbers_are_numbers_wherever_these_are_listed(tmp_path, settings):
+    spec = adaptax.EnvSpec(1, adaptax.Continuous(1), 3, has_success=True, info_names=("away",))
+    suite = adaptax.compiled_suite("dial", Dial(spec), dials(*settings), dials(0.5))
+    algorithm = make_algorithm("a2c", spec, **{**SMALL, "num_lanes": 65, "num_tasks": 65})
+    config = TrainerConfig(
+        str(tmp_path / "run"), num_iterations=1, evaluation_interval=None, quiet=True
+    )
+    assert Trainer(config, algorithm, suite).run()["iteration"] == 1
 
 
 def test_success_that_no_spec_tells_of_is_not_lost(tmp_path):

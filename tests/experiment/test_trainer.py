@@ -70,13 +70,18 @@ class Walker(Algorithm):
 
     def __init__(self, spec, tasks: tuple[Task, ...], hooks: dict[int, Any] | None = None) -> None:
         super().__init__(Nothing(), spec)
-        self.tasks, self.hooks, self.count = tasks, hooks or {}, 0
+        self.tasks, self.hooks, self._calls = tasks, hooks or {}, list[None]()
+
+    @property
+    def count(self) -> int:
+        """How often it has collected."""
+        return len(self._calls)
 
     def init(self, key) -> PyTree:
         return {"bias": jnp.zeros(self.spec.action.size), "updates": jnp.array(0), "key": key}
 
     def collect(self, state, sampler):
-        self.count += 1
+        self._calls.append(None)
         self.hooks.get(self.count, lambda: None)()
         return sampler.steps(self.actor(state), self.tasks, NUM_LANES, NUM_STEPS)
 
@@ -677,7 +682,6 @@ def test_another_config_is_refused(config):
 
 
 def test_a_snapshot_that_cannot_be_made_hides_no_fault(tmp_path, monkeypatch):
-    """As of a replay whose rows a program had taken over when it failed."""
     suite = cliff_suite()
     config = TrainerConfig(str(tmp_path / "run"), num_iterations=2, quiet=True)
     trainer = Trainer(config, make_algorithm("nop", suite.spec), suite)

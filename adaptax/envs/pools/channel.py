@@ -78,11 +78,12 @@ def dumps(
 ) -> bytes:
     """A message as bytes that `pickle.loads` takes; raises what `pickle.dumps` does.
 
-    What was defined in a notebook goes by value, since no other process can import it.
+    What a notebook defines at its top level goes by value, since no other process can import it.
     """
-    importable = hasattr(sys.modules["__main__"], "__file__")
-    library = pickle if importable else cloudpickle
-    return library.dumps(message, protocol=5, buffer_callback=buffer_callback)
+    if hasattr(sys.modules["__main__"], "__file__"):
+        return pickle.dumps(message, protocol=5, buffer_callback=buffer_callback)
+    pickle.dumps(message, protocol=5, buffer_callback=lambda _: None)  # refuses what it refuses
+    return cloudpickle.dumps(message, protocol=5, buffer_callback=buffer_callback)
 
 
 def _nameless_file() -> int:

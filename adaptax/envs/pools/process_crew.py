@@ -56,16 +56,16 @@ class ProcessCrew:
         key, self._next_pool = self._next_pool, self._next_pool + 1
         self._pools.add(key)
         try:
-            self._start(range(num_workers))
+            self._start(range(num_workers), key)
         except BaseException:
             self.leave(key)
             raise
         return key
 
     def leave(self, key: int) -> None:
-        """Close a pool; the last one ends the workers, and a call under way the worker's."""
+        """Close a pool: workers that owe it an answer end, and with the last pool all of them."""
         self._pools.discard(key)
-        ending = {i: w for i, w in self.workers.items() if w.is_busy or not self._pools}
+        ending = {i: w for i, w in self.workers.items() if w.owes == key or not self._pools}
         for index in ending:
             del self.workers[index]
         for worker in self.workers.values():
@@ -81,11 +81,11 @@ class ProcessCrew:
         """The arguments themselves: each worker is sent a copy."""
         return args
 
-    def send(self, worker: int, method: str, *args: Any) -> Worker:
-        """Have a worker do something; a new one in the place of one that has been ended."""
-        self._start([worker])
+    def send(self, worker: int, method: str, key: int, *args: Any) -> Worker:
+        """Have a worker do something with a pool; a new one in the place of one that was ended."""
+        self._start([worker], key)
         asked = self.workers[worker]
-        asked.ask(method, *args)
+        asked.ask(key, method, key, *args)
         return asked
 
     def wait(self, pending: Sequence[Worker]) -> Worker:
@@ -109,15 +109,15 @@ class ProcessCrew:
         """Have `send` start a new one."""
         _end([self.workers.pop(worker)])
 
-    def _start(self, indices: Iterable[int]) -> None:
-        """Start those of these workers that do not run, all at the same time."""
+    def _start(self, indices: Iterable[int], key: int) -> None:
+        """Start those of these workers that do not run, all at the same time, for a pool."""
         new = [index for index in indices if index not in self.workers]
         if not new:
             return
         context = multiprocessing.get_context("spawn")
         with _stop_signals_blocked():
             for index in new:
-                self.workers[index] = Worker.started(context)
+                self.workers[index] = Worker.started(context, key)
         deadline = time.monotonic() + max(self.timeout, START_SECONDS)
         for index in new:
             try:
@@ -137,19 +137,19 @@ class Worker:
     channel: Channel
     num_steps: Any
     """Steps, resets and environments that it has begun, in shared memory."""
-    is_busy: bool = False
-    """Whether it owes an answer."""
+    owes: int | None = None
+    """The pool that it owes an answer; None where it owes none."""
 
     @classmethod
-    def started(cls, context: Any) -> Worker:
-        """A new one, which answers when it has started."""
+    def started(cls, context: Any, key: int) -> Worker:
+        """A new one, which answers the pool when it has started."""
         num_steps = context.RawValue(ctypes.c_uint64)
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, num_steps))
         process.start()
         theirs.close()
         worker = cls(process, Channel(ours), num_steps)
-        worker.ask("started", jax_settings())
+        worker.ask(key, "started", jax_settings())
         return worker
 
     def await_start(self, deadline: float) -> None:
@@ -159,18 +159,18 @@ class Worker:
             raise LostError("the process has not answered")
         self.answer()
 
-    def ask(self, method: str, *args: Any) -> None:
-        """Have its host do something; raises a ConfigError if the arguments cannot be sent."""
+    def ask(self, key: int, method: str, *args: Any) -> None:
+        """Have its host do something for a pool; a ConfigError if arguments cannot be sent."""
         try:
             with contextlib.suppress(ConnectionError):  # `answer` finds out why
                 self.channel.send((method, *args))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise _cannot_be_sent(error) from error
-        self.is_busy = True
+        self.owes = key
 
     def answer(self) -> Any:
         """What it has answered; raises a LostError that says how it has died."""
-        self.is_busy = False
+        self.owes = None
         with contextlib.suppress(EOFError, ConnectionError):
             if self.channel.connection.poll():
                 return self.channel.receive()
@@ -189,7 +189,8 @@ def in_worker(function: Callable[..., Any], *args: Any, timeout: float = 300.0) 
     crew = ProcessCrew(1, timeout)
     key = crew.enter(1)
     try:
-        worker = crew.send(0, "call", function, *args)
+        worker = crew.workers[0]
+        worker.ask(key, "call", function, *args)
         answer = crew.answer(crew.wait([worker]))
     except LostError as loss:
         raise EnvironmentFault(f"in a worker process, {loss}") from loss
@@ -220,7 +221,7 @@ def _cannot_be_sent(error: Exception) -> ConfigError:
 def _end(workers: Collection[Worker]) -> None:
     """Hang up, and kill whoever has not gone in time."""
     for worker in workers:
-        if worker.is_busy and worker.process.is_alive():
+        if worker.owes is not None and worker.process.is_alive():
             os.kill(worker.process.pid, END_SIGNAL)
         worker.channel.close()
     deadline = time.monotonic() + GRACE_SECONDS

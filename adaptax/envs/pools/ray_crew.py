@@ -68,10 +68,10 @@ class RayCrew:
         """Arguments that travel once to every machine."""
         return self.ray.put(args)
 
-    def send(self, worker: int, method: str, *args: Any) -> Any:
-        """Have an actor do something; gives the reference of its answer."""
+    def send(self, worker: int, method: str, key: int, *args: Any) -> Any:
+        """Have an actor do something with a pool; gives the reference of its answer."""
         try:
-            return getattr(self.actors[worker], method).remote(*args)
+            return getattr(self.actors[worker], method).remote(key, *args)
         except TypeError as error:
             problem = f"the environment cannot be sent to a Ray actor: {one_line(error)}"
             raise ConfigError(problem) from error

@@ -79,8 +79,8 @@ class Crew(Protocol):
     def put(self, args: tuple[Any, ...]) -> Any:
         """Arguments that several workers are to be sent."""
 
-    def send(self, worker: int, method: str, *args: Any) -> Any:
-        """Have a worker's host do something; gives what stands for its answer."""
+    def send(self, worker: int, method: str, key: int, *args: Any) -> Any:
+        """Have a worker's host do something with a pool; gives what stands for its answer."""
 
     def wait(self, pending: Sequence[Any]) -> Any:
         """The first of these that is there; raises a SilentError where none comes."""
