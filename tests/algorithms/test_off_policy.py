@@ -422,7 +422,8 @@ class Bilinear(nn.Module):
 def test_sac_trains_and_resumes_with_networks_of_ones_own(tmp_path):
     suite = point_suite()
     networks = Networks(Skewed(2), Bilinear())
-    config = SACConfig(**{**SMALL, "num_initial_steps": 20})
+    own = {name: x for name, x in SMALL.items() if name not in SACConfig.network_settings}
+    config = SACConfig(**{**own, "num_initial_steps": 20})
 
     def trainer(name: str, num_iterations: int) -> Trainer:
         about = TrainerConfig(str(tmp_path / name), num_iterations=num_iterations, quiet=True)
