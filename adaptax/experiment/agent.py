@@ -80,15 +80,13 @@ class Agent:
                 f"{reprlib.repr(env)}",
             )
             self._spaces = env.observation_space, env.action_space
-            size, _ = observation_encoder(env.observation_space)
-            space, _ = action_decoder(env.action_space)
-            spec = algorithm.spec
-            check(
-                (size, space) == (spec.observation_size, spec.action),
-                f"{env} has observations of size {size} and the actions {space}; the agent was "
-                f"trained with {spec.observation_size} and {spec.action}",
-            )
-        self._translate()
+        size, space = self._translate()
+        spec = algorithm.spec
+        check(
+            (size, space) == (spec.observation_size, spec.action),
+            f"{env} has observations of size {size} and the actions {space}; the agent was "
+            f"trained with {spec.observation_size} and {spec.action}",
+        )
         self._take(algorithm.actor(state, deterministic=deterministic))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -214,14 +212,21 @@ class Agent:
         )
         return adapted
 
-    def _translate(self) -> None:
-        """Have the ways from an environment's observations, and to its actions."""
+    def _translate(self) -> tuple[Any, Any]:
+        """Have the ways from an environment's observations, and to its actions; gives their spec.
+
+        That is the observations' size and the space of actions; where there is no environment, what
+        the algorithm has.
+        """
         self._encode: Callable[[Any], Any] = np.ravel
         self._decode: Callable[[Any], Any] = np.asarray
+        spec = self.algorithm.spec
+        size, space = spec.observation_size, spec.action
         if self._spaces is not None:
             observations, actions = self._spaces
-            _, self._encode = observation_encoder(observations)
-            _, self._decode = action_decoder(actions)
+            size, self._encode = observation_encoder(observations)
+            space, self._decode = action_decoder(actions)
+        return size, space
 
     def _take(self, actor: Actor) -> None:
         # One lane is soonest done where the loop runs; that is not the default beside a GPU.

@@ -125,10 +125,16 @@ class Group:
 
         A member that fails leaves the others to come to their end; then an AdaptaxError names it.
         """
+        with self.begun():
+            return self._to_their_end([member.from_the_start() for member in self.members])
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin in the folder, and hold it; an AdaptaxError where the group cannot begin there."""
         self.check_start()
         with self.held():
             self.begin()
-            return self._to_their_end([member.from_the_start() for member in self.members])
+            yield
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -35,11 +35,7 @@ def train_group(group: Group, where: Where, *, go_on: bool = False) -> bool:
         return not group.interrupted
     group.close()
     places = jobs(where)
-    if not go_on:
-        group.check_start()
-    with group.held():
-        if not go_on:
-            group.begin()
+    with group.held() if go_on else group.begun():
         return run_members(group, places, go_on=go_on)
 
 

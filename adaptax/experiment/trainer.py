@@ -177,16 +177,13 @@ class Trainer:
 
     def from_the_start(self) -> Training:
         """The run from its start, as a `Training`."""
-        overwrite = self.config.overwrite
         self._renew()
-        self._check_apart()
-        check_settings_of_networks(self.algorithm)
-        check_run_dir(self.run_dir, overwrite=overwrite)
+        self._check_new()
         state = self._first_state()  # before anything is written: it may be refused
         make_run_dir(self.run_dir)
         with self.store.held():
             # Another may have had it meanwhile.
-            holds_a_run = check_run_dir(self.run_dir, overwrite=overwrite)
+            holds_a_run = check_run_dir(self.run_dir, overwrite=self.config.overwrite)
             self._tell_of_the_suite()
             self.learner.begin(state)
             self.store.begin(self.description(), replaces=holds_a_run)
@@ -257,15 +254,19 @@ class Trainer:
         A warning where it will take days for certain, or where no lane gets to an episode's end.
         """
         installed_callbacks(self.config.callbacks)
-        self._check_apart()
-        check_settings_of_networks(self.algorithm)
-        check_run_dir(self.run_dir, overwrite=self.config.overwrite)
+        self._check_new()
         self.algorithm.check_size()
         warn_of_days(self.config)
         if self.sampler.num_listed != 1:
             warn_of_cut_episodes(self.algorithm.config, self.suite.spec.horizon)
         if self.config.init_from is not None:
             self._transferred = self._first_state()
+
+    def _check_new(self) -> None:
+        """Raise an AdaptaxError where no run of these settings can begin in the directory."""
+        self._check_apart()
+        check_settings_of_networks(self.algorithm)
+        check_run_dir(self.run_dir, overwrite=self.config.overwrite)
 
     def _renew(self) -> None:
         """Have logs and callbacks as before any run."""

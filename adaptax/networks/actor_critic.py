@@ -214,11 +214,11 @@ def checked_actor_critic(
         check_parameters_only(params)
         obs, reset = jnp.zeros((2, TRIED, input_size)), jnp.zeros((2, TRIED), bool)
         after, (distribution, value) = own.apply(params, memory, obs[:, 0], reset[:, 0])
-        is_one = hasattr(distribution, "log_prob")
-        if is_one:
+        other: str | None = described(distribution)
+        if hasattr(distribution, "log_prob"):
             check_has(distribution, needs)
-        other = other_than_actions(distribution, space, 2, key) if is_one else None
-        gave.append((other if is_one else described(distribution), value))
+            other = other_than_actions(distribution, space, 2, key)
+        gave.append((other, value))
         later, (_, values) = own.apply(params, memory, obs, reset, method="sequence")
         _check_memory("a step", memory, after)
         _check_memory("a sequence", memory, later)

@@ -12,8 +12,6 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
-
 FIRST_BYTES = 2**20
 """Size of a block of memory at first."""
 ALIGNMENT = 64
@@ -82,6 +80,8 @@ def dumps(
     """
     if hasattr(sys.modules["__main__"], "__file__"):
         return pickle.dumps(message, protocol=5, buffer_callback=buffer_callback)
+    import cloudpickle  # nobody else needs it
+
     pickle.dumps(message, protocol=5, buffer_callback=lambda _: None)  # refuses what it refuses
     return cloudpickle.dumps(message, protocol=5, buffer_callback=buffer_callback)
 
