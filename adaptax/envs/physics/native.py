@@ -56,7 +56,7 @@ def problem() -> str | None:
     if (backend := jax.default_backend()) != "cpu":
         return f"JAX computes on {backend} here"
     try:
-        _library()
+        library()
     except NativeError as error:
         return str(error)
     except (OSError, subprocess.SubprocessError) as error:
@@ -67,8 +67,8 @@ def problem() -> str | None:
 class Simulations:
     """Simulations in the library for models of one shape, taken by calls that run side by side."""
 
-    def __init__(self, model: mujoco.MjModel, library: Library | None = None) -> None:
-        functions = (library or _library()).functions
+    def __init__(self, model: mujoco.MjModel, loaded: Library | None = None) -> None:
+        functions = (loaded or library()).functions
         address = functions.adaptax_simulations_new(model._address)
         self.words = address_words(address)
         # It holds the model, which must outlive them.
@@ -95,7 +95,7 @@ def step(
     not finite, is all NaN.
     """
     inputs = (simulations, model, state, action)
-    return _call(_library().target, inputs, num_sensors=num_sensors, num_substeps=num_substeps)
+    return _call(library().target, inputs, num_sensors=num_sensors, num_substeps=num_substeps)
 
 
 def _call(
@@ -120,14 +120,19 @@ def to_words(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Library:
-    """The library, loaded, and its handler's name in JAX."""
+    """The library, loaded, and its handlers' names in JAX."""
 
     functions: ctypes.CDLL
     target: str
 
+    @property
+    def scenes(self) -> str:
+        """The handler of scenes."""
+        return f"{self.target}_scenes"
+
 
 @functools.cache
-def _library() -> Library:
+def library() -> Library:
     """The one that the package carries, if it was made for what is installed, or our own."""
     if is_as_written(PACKED):
         with contextlib.suppress(NativeError, OSError):
@@ -220,9 +225,13 @@ def load(path: Path, target: str, *, probe: bool = False) -> Library:
     library.adaptax_simulations_new.argtypes = [ctypes.c_void_p]
     library.adaptax_simulations_delete.argtypes = [ctypes.c_void_p]
     library.adaptax_simulations_delete.restype = None
-    capsule = jax.ffi.pycapsule(library.AdaptaxMjStep)  # type: ignore[no-untyped-call]
-    jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+    library.adaptax_scene_new.restype = ctypes.c_void_p
+    library.adaptax_scene_delete.restype = None
     loaded = Library(library, target)
+    handlers = {target: library.AdaptaxMjStep, loaded.scenes: library.AdaptaxStepScenes}
+    for name, handler in handlers.items():
+        capsule = jax.ffi.pycapsule(handler)  # type: ignore[no-untyped-call]
+        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     if probe:
         _probe(loaded, path)
     return loaded

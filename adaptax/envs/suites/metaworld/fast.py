@@ -45,16 +45,16 @@ def fast_class(original: type[Any]) -> type[Any]:
     for base in reversed(original.__mro__):
         if issubclass(base, SawyerXYZEnv):
             methods |= {
-                name: _with_globals(value, replaced)
+                name: with_globals(value, replaced)
                 for name, value in vars(base).items()
                 if _mentions(value, replaced)
             }
         if base is SawyerXYZEnv:
             # Some classes have their own.
-            methods["_gripper_caging_reward"] = _with_globals(_caging_reward, {})
+            methods["_gripper_caging_reward"] = with_globals(_caging_reward, {})
     same_steps = type(original.__name__, (original,), methods)
     steps = {
-        name: _with_globals(value, {})
+        name: with_globals(value, {})
         for name, value in vars(_FastSteps).items()
         if isinstance(value, FunctionType | property)
     }
@@ -348,10 +348,10 @@ def _mentions(value: Any, names: dict[str, Any]) -> bool:
     )
 
 
-def _with_globals(value: Any, names: dict[str, Any]) -> Any:
+def with_globals(value: Any, names: dict[str, Any]) -> Any:
     """The same function, its code apart, seeing other things under some global names."""
     if isinstance(value, property):
-        return property(_with_globals(value.fget, names))
+        return property(with_globals(value.fget, names))
     function = value.__func__ if isinstance(value, staticmethod) else value
     code, seen = function.__code__.replace(), {**function.__globals__, **names}
     copy = FunctionType(code, seen, code.co_name, function.__defaults__, function.__closure__)

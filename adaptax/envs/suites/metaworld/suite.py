@@ -16,15 +16,18 @@ import numpy as np
 from metaworld import env_dict
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.cores import usable_cores
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.physics import native
 from adaptax.envs.placement import placed
+from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.gym import GymPool
 from adaptax.envs.suite import Suite
 from adaptax.envs.suites.metaworld.env import NUM_ACTIONS, NUM_OBS, MetaWorldEnv
 from adaptax.envs.suites.metaworld.goals import benchmark_goals
+from adaptax.envs.suites.metaworld.lanes import MetaWorldLanes
 from adaptax.envs.task import ClassTasks
 
 Goals = dict[str, np.ndarray]
@@ -44,13 +47,17 @@ class MetaWorldConfig:
     """Goals are those of Meta-World's benchmark of that name with this seed."""
     horizon: int = 500
     """Steps of an episode; Meta-World's own end after 500."""
+    num_threads: int = 0
+    """Threads that equal shares of the lanes run on; 0 means one a core."""
     num_workers: int | None = None
-    """Worker processes that run the simulators; None takes one a core, 0 runs them in this one."""
+    """Worker processes that run Meta-World's Python, 0: this one; None leaves it out where native
+    code works, and takes one a core where not."""
     num_ray_actors: int = 0
-    """Ray actors that run the simulators, on as many machines as the cluster has; 0: none."""
+    """Ray actors that run Meta-World's Python, on as many machines as the cluster has; 0: none."""
 
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
+        check_not_negative(self, "num_threads")
         most = "is over the 500 steps after which Meta-World's episodes end"
         check(self.horizon <= MAX_HORIZON, f"horizon {self.horizon} {most}")
         check(0 <= self.goal_seed < 2**32 - 1, f"goal_seed {self.goal_seed} is not in [0, 2^32-1)")
@@ -147,13 +154,18 @@ def _suite(
         num_classes=len(train),
         has_success=True,
     )
-    make_env = partial(MetaWorldEnv, tuple(told_classes))
-    pool = partial(GymPool, make_env, spec)
-    suite = Suite(name, spec, train_tasks, test_tasks, pool, max_slots=MAX_SLOTS)
-    num_workers = config.num_workers
-    if num_workers is None:
-        num_workers = 0 if config.num_ray_actors else len(usable_cores())
-    return placed(suite, num_workers, config.num_ray_actors)
+    told, num_workers, note = tuple(told_classes), config.num_workers, None
+    if num_workers is None and not config.num_ray_actors:
+        problem = native.problem()
+        if problem is None:
+            lanes = MetaWorldLanes(spec, told)
+            compiled = partial(CompiledPool, lanes, num_threads=config.num_threads)
+            return Suite(name, spec, train_tasks, test_tasks, compiled, engine="compiled")
+        num_workers = len(usable_cores())
+        note = f"Meta-World runs outside the compiled program, which is slower: {problem}"
+    pool = partial(GymPool, partial(MetaWorldEnv, told), spec)
+    suite = Suite(name, spec, train_tasks, test_tasks, pool, max_slots=MAX_SLOTS, note=note)
+    return placed(suite, num_workers or 0, config.num_ray_actors)
 
 
 def _tasks(name: str, goals: Goals) -> ClassTasks:
