@@ -1,9 +1,11 @@
 """Environment steps a second on ML10 with a policy in the loop, against what people use.
 
-One run, all cores each: our sampler, Gymnasium's AsyncVectorEnv over Meta-World's own environment
-objects with the same tasks and the same compiled policy, and the physics alone (`mj_step` with
-random controls in one process a core, no observation, reward or reset). Contenders take turns,
-episode by episode, resets included, so that a busy moment of the machine hits all.
+One run, all cores each: our sampler, with native steps in the program; the same with Meta-World's
+Python in worker processes, as where native code does not work; Gymnasium's AsyncVectorEnv over
+Meta-World's own environment objects with the same tasks and the same compiled policy; and the
+physics alone (`mj_step` with random controls in one process a core, no observation, reward or
+reset; a step of Meta-World's has one more forward pass, of six). Contenders take turns, episode by
+episode, resets included, so that a busy moment of the machine hits all.
 
     python benchmarks/metaworld_speed.py [--seconds 20] [--out results/metaworld.json]
 """
@@ -156,10 +158,11 @@ def measure(contenders: dict[str, Work], seconds: float) -> dict[str, float]:
     return {name: steps[name] / spent[name] for name in contenders}
 
 
-def compare(suite: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
+def compare(suite: Suite, python: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
     """One row of the table."""
     made = {
         "sampler": sampler(suite, num_lanes),
+        "python_in_workers": sampler(python, num_lanes),
         "async_vector_env": async_vector_env(suite, num_lanes),
         "physics": physics(suite, num_lanes),
     }
@@ -167,10 +170,11 @@ def compare(suite: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
     for _, close in made.values():
         close()
     ratio = rates["sampler"] / rates["async_vector_env"]
-    share = rates["sampler"] / rates["physics"]
+    share, gain = (rates["sampler"] / rates[name] for name in ("physics", "python_in_workers"))
     print(
-        f"{num_lanes:3d} lanes: sampler {rates['sampler']:7,.0f} steps/s, {ratio:.2f} x "
-        f"AsyncVectorEnv ({rates['async_vector_env']:,.0f}), {share:.2f} of the physics alone "
+        f"{num_lanes:3d} lanes: sampler {rates['sampler']:7,.0f} steps/s, {gain:.2f} x Python in "
+        f"workers ({rates['python_in_workers']:,.0f}), {ratio:.2f} x AsyncVectorEnv "
+        f"({rates['async_vector_env']:,.0f}), {share:.2f} of the physics alone "
         f"({rates['physics']:,.0f})",
         flush=True,
     )
@@ -178,6 +182,7 @@ def compare(suite: Suite, num_lanes: int, seconds: float) -> dict[str, Any]:
     return {
         "lanes": num_lanes,
         **rounded,
+        "times_python": round(gain, 3),
         "times_async": round(ratio, 3),
         "of_physics": round(share, 3),
     }
@@ -192,7 +197,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     suite = make_suite("ml10", horizon=options.horizon)
-    rows = [compare(suite, lanes, options.seconds) for lanes in options.lanes]
+    cores = len(os.sched_getaffinity(0))
+    python = make_suite("ml10", horizon=options.horizon, num_workers=cores)
+    rows = [compare(suite, python, lanes, options.seconds) for lanes in options.lanes]
     if options.out:
         about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
         options.out.parent.mkdir(parents=True, exist_ok=True)

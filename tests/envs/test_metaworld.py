@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3, ML25_V3, MT25_V3
 
-from adaptax.core.errors import ConfigError
+from adaptax.core.errors import ConfigError, EnvironmentFault
 from adaptax.envs.registry import find_suite
 from adaptax.envs.suites.metaworld.env import MetaWorldEnv
 from adaptax.envs.suites.metaworld.suite import _check_disjoint
@@ -24,6 +24,11 @@ def ml1():
 @pytest.fixture(scope="module")
 def ml10():
     return make_suite("ml10", horizon=HORIZON, num_workers=0)
+
+
+@pytest.fixture(scope="module", params=[None, 0], ids=["in the program", "in Python"])
+def either(request):
+    return make_suite("ml10", horizon=HORIZON, num_workers=request.param)
 
 
 def goals(distribution):
@@ -63,9 +68,9 @@ def test_tasks_are_drawn_as_many_of_each_class_in_their_order(ml10):
             draw(15)
 
 
-def test_goals_are_hidden(ml10):
-    sampler = Sampler(ml10, ml10.train, 0, "test")
-    rollout = sampler.episodes(UniformActor(ml10.spec.action), sampler.sample_tasks(10), 1, 1)
+def test_goals_are_hidden(either):
+    sampler = Sampler(either, either.train, 0, "test")
+    rollout = sampler.episodes(UniformActor(either.spec.action), sampler.sample_tasks(10), 1, 1)
     assert rollout.obs.shape == (10, 1, HORIZON, 39)
     np.testing.assert_array_equal(rollout.obs[..., -3:], 0.0)
     np.testing.assert_array_equal(rollout.next_obs[..., -3:], 0.0)
@@ -158,14 +163,14 @@ def test_workers_change_nothing(ml10):
         np.testing.assert_array_equal(getattr(rollouts[0], name), getattr(rollouts[1], name))
 
 
-def test_an_unfinished_episode_goes_on_after_a_restore(ml10):
-    actor = UniformActor(ml10.spec.action)
-    sampler = Sampler(ml10, ml10.train, 0, "test")
+def test_an_unfinished_episode_goes_on_after_a_restore(either):
+    actor = UniformActor(either.spec.action)
+    sampler = Sampler(either, either.train, 0, "test")
     tasks = sampler.sample_tasks(10)
     sampler.steps(actor, tasks, 1, HORIZON + 5)
     saved = sampler.save()
     expected = sampler.steps(actor, tasks, 1, 10)
-    again = Sampler(ml10, ml10.train, 0, "test")
+    again = Sampler(either, either.train, 0, "test")
     again.restore(saved)
     result = again.steps(actor, tasks, 1, 10)
     for name in ("obs", "next_obs", "reward", "truncated"):
@@ -201,3 +206,17 @@ def test_an_unknown_task_is_named_with_the_nearest(name):
         with pytest.raises(ConfigError, match="did you mean 'reach-v3'"):
             make_suite(name)
     assert find_suite(name).name == name
+
+
+def test_what_was_saved_inside_the_program_does_not_go_on_outside_nor_the_other_way_round():
+    inside, outside = (
+        make_suite("ml1-reach-v3", horizon=HORIZON, num_workers=n) for n in (None, 0)
+    )
+    for suite, other, told in (
+        (inside, outside, "inside a compiled program and cannot go on outside one: resume it"),
+        (outside, inside, "outside one and cannot go on inside a compiled program: resume it"),
+    ):
+        sampler = Sampler(suite, suite.train, 0, "test")
+        sampler.steps(UniformActor(suite.spec.action), sampler.sample_tasks(1), 1, 5)
+        with pytest.raises(EnvironmentFault, match=told):
+            Sampler(other, other.train, 0, "test").restore(sampler.save())

@@ -17,7 +17,7 @@ from adaptax.core.experience import PyTree, Step, select
 from adaptax.core.spec import EnvSpec
 from adaptax.core.step import step_extras
 from adaptax.envs.env import Env, Lanes, TaskArrays, as_numbers, reset_lanes, step_lanes
-from adaptax.envs.pools.pool import Slots, check_actions, check_reset, idle
+from adaptax.envs.pools.pool import Slots, check_actions, check_reset, check_saved_form, idle
 from adaptax.envs.task import Task
 
 
@@ -88,6 +88,7 @@ class CompiledPool:
         self, saved: PyTree, tasks: Sequence[Task], at_work: Callable[[], None] = idle
     ) -> None:
         """Go on exactly where `save` stood."""
+        check_saved_form(saved, played=False)
         slots = np.arange(self.num_slots)
         self.reset(slots, np.zeros(self.num_slots, np.uint32), tasks)
         leaves = [jnp.asarray(saved[str(i)]) for i in range(len(saved))]

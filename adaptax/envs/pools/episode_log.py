@@ -10,7 +10,7 @@ import numpy as np
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.experience import PyTree
 from adaptax.core.spec import EnvSpec
-from adaptax.envs.pools.pool import Pool, Slots, idle
+from adaptax.envs.pools.pool import Pool, Slots, check_saved_form, idle
 from adaptax.envs.task import Task
 
 _SAVED = ("seeds", "actions", "num_steps", "running", "obs")
@@ -65,6 +65,7 @@ class EpisodeLog(Slots):
         at_work: Callable[[], None] = idle,
     ) -> None:
         """Bring `pool`, which keeps this log, to where `save` stood; `tasks` are of the P slots."""
+        check_saved_form(saved, played=True)
         shape, (num_slots, _, *action) = np.shape(saved["actions"]), self.actions.shape
         fits = len(shape) > 1 and shape == (num_slots, shape[1], *action)
         if not fits or not np.max(saved["num_steps"]) <= shape[1] <= self.horizon:

@@ -130,6 +130,17 @@ def check_actions(spec: EnvSpec, actions: Any, *lanes: int) -> None:
         raise EnvironmentFault(f"actions are {actions.dtype}; the environment takes {spec.action}")
 
 
+def check_saved_form(saved: PyTree, *, played: bool) -> None:
+    """Raise unless unfinished episodes were saved as actions, to be `played` again, or as states."""
+    if ("actions" in saved) != played:
+        where = ("inside a compiled program", "outside one")
+        saved_in, here = where if played else where[::-1]
+        raise EnvironmentFault(
+            f"its unfinished episodes were saved {saved_in} and cannot go on {here}: "
+            "resume it where the engine is what it was"
+        )
+
+
 def check_reset(slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> None:
     """Raise a one-line error unless every slot has a seed and a task."""
     if not len(slots) == len(seeds) == len(tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from adaptax.envs.task import Task
 
 STATE_SIZE, NUM_PLACES = 128, 60
 """Room for the physics and memory of any class, and for its bodies and sites."""
+ONE_AT_A_TIME = Lock()
+"""For Meta-World's objects of a process, which share models: members of a group are threads."""
 
 
 class MetaWorldLanes:
@@ -48,8 +51,9 @@ class MetaWorldLanes:
         """How an episode of a task starts and where its scene is, and that scene, to live on."""
         name, goal = str(task.params["class"]), np.asarray(task.params["rand_vec"], np.float64)
         key = (name, goal.tobytes())
-        if key not in self._begun:
-            self._begun[key] = self._begin(name, goal)
+        with ONE_AT_A_TIME:
+            if key not in self._begun:
+                self._begun[key] = self._begin(name, goal)
         return self._begun[key], self._scenes[name][0]
 
     def reset(self, key: jax.Array, task: Any) -> tuple[jax.Array, jax.Array]:
@@ -70,14 +74,15 @@ class MetaWorldLanes:
 
     def simulation(self, state: np.ndarray, task: Task) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """MuJoCo's model, until another lane is drawn, and data of a lane in `state` [2 S]."""
-        name = str(task.params["class"])
-        self._simulators[name].begin(np.asarray(task.params["rand_vec"], np.float64))
-        model = self._simulators[name].model
-        data = mujoco.MjData(model)
-        physics = np.array(state).view(np.float64)[: mujoco.mj_stateSize(model, STATE)]
-        mujoco.mj_setState(model, data, physics, STATE)
-        mujoco.mj_forward(model, data)
-        return model, data
+        with ONE_AT_A_TIME:
+            simulator = self._simulators[str(task.params["class"])]
+            simulator.begin(np.asarray(task.params["rand_vec"], np.float64))
+            model = simulator.model
+            data = mujoco.MjData(model)
+            physics = np.array(state).view(np.float64)[: mujoco.mj_stateSize(model, STATE)]
+            mujoco.mj_setState(model, data, physics, STATE)
+            mujoco.mj_forward(model, data)
+            return model, data
 
     def _begin(self, name: str, goal: np.ndarray) -> TaskArrays:
         """A task's arrays, after Meta-World's own reset to its goal."""

@@ -229,9 +229,9 @@ def _stand_in_class(original: type[Any]) -> type[Any]:
 
 def _undecorated(method: Any) -> Any:
     """The function within one that checks that a task is set."""
-    cells = getattr(method, "__closure__", None) or ()
-    inner = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, FunctionType)]
-    return inner[0] if inner else method
+    code = getattr(method, "__code__", None)
+    decorated = code is not None and code.co_freevars == ("func",)
+    return method.__closure__[0].cell_contents if decorated else method
 
 
 def _touching(self: Any, geom: int) -> Symbol:

@@ -1,0 +1,212 @@
+"""Meta-World inside the program against its own Python: the same episodes, in any company."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
+from metaworld.policies import ENV_POLICY_MAP
+
+from adaptax.core.errors import EnvironmentFault
+from adaptax.core.spec import Continuous, EnvSpec
+from adaptax.envs.physics import native
+from adaptax.envs.pools.compiled import CompiledPool
+from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.suites.metaworld.env import MetaWorldEnv, Simulator
+from adaptax.envs.suites.metaworld.goals import benchmark_goals
+from adaptax.envs.suites.metaworld.lanes import MetaWorldLanes
+from adaptax.envs.suites.metaworld.recording import record
+from adaptax.envs.task import ClassTasks
+from adaptax.experiment.build import make_suite
+from adaptax.sampling.actors import UniformActor
+from adaptax.sampling.sampler import Sampler
+
+pytestmark = pytest.mark.skipif(native.problem() is not None, reason=str(native.problem()))
+
+SPEC = EnvSpec(39, Continuous(4), 500, has_success=True)
+SLOTS, SEEDS = np.arange(3), np.arange(3, dtype=np.uint32)
+NUM_STEPS = 120
+
+
+def some_tasks(*names):
+    """Three tasks: goals of these classes in turns."""
+    goals = {name: benchmark_goals([name], 0)[name] for name in names}
+    of = {
+        name: ClassTasks(name, {name: [{"rand_vec": goal} for goal in rows]}).tasks
+        for name, rows in goals.items()
+    }
+    return [of[names[i % len(names)]][7 * i] for i in range(3)]
+
+
+def pools(*, told=(), spec=SPEC):
+    """Meta-World inside the program, and its own Python."""
+    inside = CompiledPool(MetaWorldLanes(spec, told), 3)
+    return inside, GymPool(lambda: MetaWorldEnv(told), spec, 3)
+
+
+def skilled(outside, tasks, obs, rng):
+    """Actions of Meta-World's own policies, which see the goal, with noise; the last at random."""
+    actions = rng.normal(0.0, 0.1, (3, 4))
+    for i, (task, env) in enumerate(zip(tasks, outside._envs, strict=True)):
+        seen = np.concatenate([obs[i][:36], env._current.env._target_pos]).astype(np.float64)
+        policy = ENV_POLICY_MAP[task.class_name]()
+        actions[i] += policy.get_action(seen) if i < 2 else rng.uniform(-1.0, 1.0, 4)
+    return np.clip(actions, -1.0, 1.0).astype(np.float32)
+
+
+def assert_same(one, other):
+    """Observations bit for bit, but for what is too small for a normal float32; rewards to one."""
+    np.testing.assert_allclose(one.next_obs, other.next_obs, rtol=0, atol=1e-37)
+    np.testing.assert_allclose(one.reward, other.reward, rtol=3e-7, atol=1e-7)
+    for name in ("terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(one.info["success"], other.info["success"])
+
+
+IN_ML10 = [*ML10_V3["train"], *ML10_V3["test"]]
+QUICK = ("bin-picking-v3", "stick-pull-v3", "pick-place-v3", "peg-insert-side-v3", "lever-pull-v3")
+CLASSES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in ALL_V3_ENVIRONMENTS
+]
+
+
+@pytest.mark.filterwarnings("ignore:Constant")
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_episode_inside_the_program_is_that_of_metaworlds_python(name):
+    rng, tasks = np.random.default_rng(len(name)), some_tasks(name)
+    inside, outside = pools()
+    for num_steps in (NUM_STEPS, 15):  # and again, from the middle of an episode
+        obs = outside.reset(SLOTS, SEEDS, tasks)
+        np.testing.assert_array_equal(inside.reset(SLOTS, SEEDS, tasks), obs)
+        for _ in range(num_steps):
+            action = skilled(outside, tasks, obs, rng)
+            step = outside.step(SLOTS, action)
+            assert_same(inside.step(SLOTS, action), step)
+            obs = step.next_obs
+        tasks = tasks[1:] + tasks[:1]  # on other goals than those a lane had
+
+
+def test_the_goal_and_the_class_are_told():
+    told = ("reach-v3", "door-open-v3")
+    spec = EnvSpec(41, Continuous(4), 500, has_success=True)
+    tasks, (inside, outside) = some_tasks(*told), pools(told=told, spec=spec)
+    obs = inside.reset(SLOTS, SEEDS, tasks)
+    np.testing.assert_array_equal(obs, outside.reset(SLOTS, SEEDS, tasks))
+    np.testing.assert_array_equal(obs[:, 39:], [[1, 0], [0, 1], [1, 0]])
+    assert obs[:, 36:39].any(1).all()
+    for _ in range(5):
+        action = np.random.default_rng(0).uniform(-1, 1, (3, 4)).astype(np.float32)
+        assert_same(inside.step(SLOTS, action), outside.step(SLOTS, action))
+
+
+def test_lanes_are_the_same_alone_and_after_save_and_restore():
+    tasks = some_tasks("hammer-v3", "drawer-open-v3")
+    env = MetaWorldLanes(SPEC)
+    together, again, alone = (CompiledPool(env, n) for n in (3, 3, 1))
+    first = together.reset(SLOTS, SEEDS, tasks)
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (12, 3, 4)).astype(np.float32)
+    steps = [together.step(SLOTS, action) for action in actions[:6]]
+    again.restore(together.save(), tasks)
+    steps += [together.step(SLOTS, action) for action in actions[6:]]
+    for action, step in zip(actions[6:], steps[6:], strict=True):
+        np.testing.assert_array_equal(again.step(SLOTS, action).next_obs, step.next_obs)
+    for lane in range(3):
+        one = alone.reset(SLOTS[:1], SEEDS[:1], [tasks[lane]])
+        np.testing.assert_array_equal(one[0], first[lane])
+        for action, step in zip(actions, steps, strict=True):
+            own = alone.step(SLOTS[:1], action[lane : lane + 1])
+            np.testing.assert_array_equal(own.next_obs[0], step.next_obs[lane])
+            assert own.reward[0] == step.reward[lane]
+
+
+def rollout(suite, actor=None):
+    sampler = Sampler(suite, suite.train, 0, "test")
+    tasks = sampler.sample_tasks(4)
+    return sampler.episodes(actor or UniformActor(suite.spec.action), tasks, 2, 2)
+
+
+def test_the_suite_is_the_same_in_the_program_in_python_and_on_any_number_of_threads():
+    settings = {"horizon": 20, "classes": ("reach-v3", "push-v3")}
+    settings["test_classes"] = ("door-close-v3",)
+    one, two = (make_suite("ml10", num_threads=n, **settings) for n in (1, 2))
+    python = make_suite("ml10", num_workers=0, **settings)
+    assert (one.engine, two.engine, python.engine) == ("compiled", "compiled", "host")
+    first, second, third = (rollout(suite) for suite in (one, two, python))
+    np.testing.assert_array_equal(first.obs, second.obs)
+    np.testing.assert_array_equal(first.reward, second.reward)
+    assert first.obs.shape == (4, 2, 40, 39)
+    np.testing.assert_allclose(first.obs, third.obs, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(first.reward, third.reward, rtol=1e-6)
+    np.testing.assert_array_equal(first.extras["success"], third.extras["success"])
+
+
+def test_where_native_code_does_not_work_a_line_says_so(monkeypatch):
+    monkeypatch.setattr(native, "problem", lambda: "no compiler was found")
+    suite = make_suite("ml1-reach-v3", horizon=5)
+    assert suite.engine == "workers"
+    assert suite.note == (
+        "Meta-World runs outside the compiled program, which is slower: no compiler was found"
+    )
+    asked = make_suite("ml1-reach-v3", horizon=5, num_workers=0)
+    assert (asked.engine, asked.note) == ("host", None)
+
+
+def test_an_action_that_is_no_number_is_a_fault_of_its_lane():
+    tasks, (inside, _) = some_tasks("reach-v3"), pools()
+    inside.reset(SLOTS, SEEDS, tasks)
+    action = np.zeros((3, 4), np.float32)
+    action[1, 2] = np.nan
+    with pytest.raises(EnvironmentFault, match="action is not finite"):
+        inside.step(SLOTS, action)
+
+
+def test_what_is_drawn_is_where_the_lane_stands():
+    tasks, (inside, outside) = some_tasks("drawer-open-v3", "reach-v3"), pools()
+    for pool in (inside, outside):
+        pool.reset(SLOTS, SEEDS, tasks)
+        for _ in range(10):
+            pool.step(SLOTS, np.full((3, 4), 0.5, np.float32))
+    for slot in range(3):
+        (model, data), (_, theirs) = (pool.simulation(slot) for pool in (inside, outside))
+        np.testing.assert_allclose(data.xpos, theirs.xpos, atol=1e-12)
+        np.testing.assert_array_equal(
+            data.body("hand").xpos.astype(np.float32), inside_hand(inside, slot)
+        )
+        assert model.nbody == len(data.xpos)
+
+
+def inside_hand(pool, slot):
+    return np.asarray(pool.lanes.obs)[slot, :3]
+
+
+def test_an_environment_may_be_sent_to_another_process():
+    sent = pickle.loads(pickle.dumps(MetaWorldLanes(SPEC, ("reach-v3",))))
+    assert (sent.spec, sent.told_classes) == (SPEC, ("reach-v3",))
+
+
+def recorded(reward):
+    """What is recorded of `reach` with another reward, as another version might have."""
+    simulator = Simulator("reach-v3", goal_hidden=True)
+    simulator.begin(benchmark_goals(["reach-v3"], 0)["reach-v3"][0])
+
+    def evaluate_state(self, obs, action):
+        return reward(self, obs[0]), {"success": 0.0}
+
+    original = ALL_V3_ENVIRONMENTS["reach-v3"]
+    return record(simulator.env, type("Other", (original,), {"evaluate_state": evaluate_state}))
+
+
+def test_what_cannot_be_written_down_is_an_error():
+    def counts(self, x):
+        self.num_resets += 1
+        return x
+
+    assert recorded(lambda self, x: 2.0 * x).memory
+    with pytest.raises(EnvironmentFault, match="Other changes its num_resets"):
+        recorded(counts)
+    with pytest.raises(TypeError, match="3 is no power"):
+        recorded(lambda self, x: x**3)
