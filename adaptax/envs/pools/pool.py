@@ -131,7 +131,7 @@ def check_actions(spec: EnvSpec, actions: Any, *lanes: int) -> None:
 
 
 def check_saved_form(saved: PyTree, *, played: bool) -> None:
-    """Raise unless unfinished episodes were saved as actions, to be `played` again, or as states."""
+    """Raise unless unfinished episodes were saved as actions to be `played` again, or as states."""
     if ("actions" in saved) != played:
         where = ("inside a compiled program", "outside one")
         saved_in, here = where if played else where[::-1]
