@@ -65,7 +65,7 @@ class Tries:
         algorithm = self.algorithms.get(name, "rl2-ppo")
         suite = next((x for start, x in self.suites.items() if name.startswith(start)), self.name)
         common = f"--seed {seed} --recipe none --num-iterations {self.num_iterations}"
-        flags = f"{common} --suite.num-workers 0 {self.base} {self.settings[name]}"
+        flags = f"{common} {self.base} {self.settings[name]}"
         return shlex.split(f"train {algorithm} {suite} {flags}")
 
 

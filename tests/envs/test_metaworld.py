@@ -213,8 +213,8 @@ def test_what_was_saved_inside_the_program_does_not_go_on_outside_nor_the_other_
         make_suite("ml1-reach-v3", horizon=HORIZON, num_workers=n) for n in (None, 0)
     )
     for suite, other, told in (
-        (inside, outside, "inside a compiled program and cannot go on outside one: resume it"),
-        (outside, inside, "outside one and cannot go on inside a compiled program: resume it"),
+        (inside, outside, "cannot go on outside one: .* and without --suite.num-workers"),
+        (outside, inside, "cannot go on inside one: resume with --suite.num-workers 1"),
     ):
         sampler = Sampler(suite, suite.train, 0, "test")
         sampler.steps(UniformActor(suite.spec.action), sampler.sample_tasks(1), 1, 5)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import pytest
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, ML10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
+from adaptax.algorithms.meta.rl2_ppo import RL2PPO, RL2PPOConfig
 from adaptax.core.errors import EnvironmentFault
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.envs.physics import native
 from adaptax.envs.pools.compiled import CompiledPool
 from adaptax.envs.pools.gym import GymPool
+from adaptax.envs.suites.metaworld import lanes
 from adaptax.envs.suites.metaworld.env import MetaWorldEnv, Simulator
 from adaptax.envs.suites.metaworld.goals import benchmark_goals
 from adaptax.envs.suites.metaworld.lanes import MetaWorldLanes
 from adaptax.envs.suites.metaworld.recording import record
 from adaptax.envs.task import ClassTasks
 from adaptax.experiment.build import make_suite
+from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
+from adaptax.networks.memory import MemoryConfig
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -205,8 +211,56 @@ def test_what_cannot_be_written_down_is_an_error():
         self.num_resets += 1
         return x
 
+    def looks_up(self, x):
+        return x * self.model.body_pos[1, 2]  # which differs between tasks
+
     assert recorded(lambda self, x: 2.0 * x).memory
     with pytest.raises(EnvironmentFault, match="Other changes its num_resets"):
         recorded(counts)
+    with pytest.raises(AttributeError, match="body_pos"):
+        recorded(looks_up)
     with pytest.raises(TypeError, match="3 is no power"):
         recorded(lambda self, x: x**3)
+
+
+def test_what_is_wrong_with_a_class_or_a_goal_is_one_line(monkeypatch):
+    def never(*_):
+        raise TypeError("no power")
+
+    task = some_tasks("door-open-v3")[0]
+    known = lanes._Class("door-open-v3", goal_hidden=True)
+    with pytest.raises(EnvironmentFault, match=r"door-open-v3 cannot be reset to \[1. 1.\]: "):
+        known.start(np.ones(2))
+    monkeypatch.setattr(lanes, "record", never)
+    with pytest.raises(
+        EnvironmentFault, match=r"door-open-v3 cannot be written .*: TypeError: no power"
+    ):
+        known.start(np.asarray(task.params["rand_vec"]))
+
+
+def test_threads_of_a_group_begin_episodes_side_by_side():
+    """Objects of Meta-World's share models, which a reset changes."""
+    names = ("push-v3", "door-open-v3")
+    tasks = [task for seed in range(3) for task in some_tasks(*names)[seed:]]
+    alone = [MetaWorldLanes(SPEC).task_arrays(task)[0] for task in tasks]
+    lanes._class.cache_clear()
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda t: MetaWorldLanes(SPEC).task_arrays(t)[0], tasks * 4))
+    lanes._class.cache_clear()
+    for i, own in enumerate(together):
+        for name in ("places", "state", "obs"):
+            np.testing.assert_array_equal(own[name], alone[i % len(tasks)][name])
+
+
+def test_an_evaluation_draws_the_same_in_the_program_and_in_python():
+    """Of more lanes than are simulated at once."""
+    settings = {"horizon": 4, "classes": ("reach-v3",), "test_classes": ("door-close-v3",)}
+    returns = []
+    for num_workers in (None, 0):
+        suite = make_suite("ml10", num_workers=num_workers, **settings)
+        config = RL2PPOConfig(meta_batch_size=8, memory=MemoryConfig("gru", 8))
+        algorithm = RL2PPO(config, suite.spec)
+        evaluator = Evaluator(EvaluatorConfig(num_tasks=50, num_lanes=2, num_episodes=1), suite, 0)
+        found = evaluator.evaluate(algorithm, algorithm.init(jax.random.key(0)))
+        returns.append([task["returns"] for task in found.row()["tasks"]])
+    np.testing.assert_allclose(*returns, rtol=1e-5)

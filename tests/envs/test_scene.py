@@ -308,9 +308,15 @@ def test_buffers_that_do_not_fit_the_scene_are_an_error(model):
     sheet = Sheet()
     scene = Scene(model, GUIDE, program(sheet, [sheet.symbol("read", 0, 0)], []), 1)
     state, places = started(model)
-    for wrong in ((places[:-6], state, 1), (places, state[:-2], 1), (places, state, 2)):
+    for wrong in (
+        (places[:-6], state, 4, 1),
+        (places, state[:-2], 4, 1),
+        (places, state, 3, 1),
+        (places, state, 4, 2),
+    ):
+        action = np.zeros(wrong[2], np.float32)
         with pytest.raises((ValueError, RuntimeError), match="do not fit the scene"):
-            after, _ = step_scenes(scene.words, *wrong[:2], np.zeros(4, np.float32), wrong[2])
+            after, _ = step_scenes(scene.words, *wrong[:2], action, wrong[3])
             after.block_until_ready()
 
 

@@ -1,4 +1,5 @@
-// MuJoCo's step of many lanes as XLA custom calls for the CPU, on the thread that calls them.
+// MuJoCo's step of many lanes as XLA custom calls for the CPU, on the thread that calls them: of
+// bodies, and of scenes, whose observations and rewards are computed here as well.
 //
 // Physics states go in and out as raw bits, two 32-bit words a number, because the programs around
 // this one compute in 32 bits. Models are operands, the words of their addresses: an attribute
@@ -211,6 +212,7 @@ bool Touches(const mjData* data, int32_t geom, int32_t first, int32_t second) {
   double force[2] = {0, 0};
   for (int i = 0; i < data->ncon; ++i) {
     const mjContact& contact = data->contact[i];
+    if (contact.efc_address < 0) continue;
     if (contact.geom[0] != geom && contact.geom[1] != geom) continue;
     const int other = contact.geom[0] == geom ? contact.geom[1] : contact.geom[0];
     if (other == first) force[0] += data->efc_force[contact.efc_address];
@@ -318,7 +320,7 @@ bool StepScenes(const SceneLanes& lanes) {
   return fine;
 }
 
-ffi::Error StepScenesOfBuffers(Words scenes, Words places, Words state, Floats action,
+ffi::Error Scenes(Words scenes, Words places, Words state, Floats action,
                                ffi::Result<Words> next_state, ffi::Result<Floats> seen) {
   SceneLanes lanes;
   lanes.num = scenes.element_count() / 2;
@@ -326,12 +328,15 @@ ffi::Error StepScenesOfBuffers(Words scenes, Words places, Words state, Floats a
   lanes.state_size = state.element_count() / 2 / lanes.num;
   lanes.places_size = places.element_count() / 2 / lanes.num;
   lanes.num_seen = seen->element_count() / lanes.num;
+  if (static_cast<int64_t>(action.element_count()) != kControls * lanes.num ||
+      next_state->element_count() != state.element_count())
+    return ffi::Error::InvalidArgument("the buffers do not fit the scene");
   lanes.scenes = scenes.typed_data();
   for (int64_t lane = 0; lane < lanes.num; ++lane) {
     const auto* scene = Pointer<const Scene>(lanes.scenes + 2 * lane);
     const mjModel* model = scene->simulations.model();
     const int64_t state_size = mj_stateSize(model, kSceneState) + scene->kept.size();
-    if (state_size > lanes.state_size || 3 * (model->nbody + model->nsite) > lanes.places_size ||
+    if (model->nu != 2 || model->nmocap != 1 || state_size > lanes.state_size || 3 * (model->nbody + model->nsite) > lanes.places_size ||
         static_cast<int64_t>(scene->seen.size()) != lanes.num_seen)
       return ffi::Error::InvalidArgument("the buffers do not fit the scene");
   }
@@ -355,7 +360,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(AdaptaxMjStep, Step,
                                   .Ret<Words>()    // first and last sensors [..., 2, 2 D]
                                   .Attr<int64_t>("num_substeps"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(AdaptaxStepScenes, StepScenesOfBuffers,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(AdaptaxStepScenes, Scenes,
                               ffi::Ffi::Bind()
                                   .Arg<Words>()     // scenes [..., 2]
                                   .Arg<Words>()     // places of bodies and sites [..., 2 P]

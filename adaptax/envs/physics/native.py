@@ -135,7 +135,7 @@ class Library:
 def library() -> Library:
     """The one that the package carries, if it was made for what is installed, or our own."""
     if is_as_written(PACKED):
-        with contextlib.suppress(NativeError, OSError):
+        with contextlib.suppress(NativeError, OSError, AttributeError):  # of other source
             return load(PACKED, "adaptax_mj_step_packed", probe=True)
     found = compiler()
     kept = own_folder(cache_folder()) / f"mj_step-{_key(found)}.so"

@@ -133,11 +133,13 @@ def check_actions(spec: EnvSpec, actions: Any, *lanes: int) -> None:
 def check_saved_form(saved: PyTree, *, played: bool) -> None:
     """Raise unless unfinished episodes were saved as actions to be `played` again, or as states."""
     if ("actions" in saved) != played:
-        where = ("inside a compiled program", "outside one")
-        saved_in, here = where if played else where[::-1]
         raise EnvironmentFault(
-            f"its unfinished episodes were saved {saved_in} and cannot go on {here}: "
-            "resume it where the engine is what it was"
+            "unfinished episodes were saved inside a compiled program and cannot go on outside "
+            "one: resume where native code works (with a GPU, by JAX_PLATFORMS=cpu) and without "
+            "--suite.num-workers"
+            if played
+            else "unfinished episodes were saved outside a compiled program and cannot go on "
+            "inside one: resume with --suite.num-workers 1, or 0 for this process"
         )
 
 

@@ -39,7 +39,7 @@ NUM_SEEN = 41
 FIRST = ("the first step", 0)
 """In a memory 1 until a step is done."""
 NOT_NUMBERS = ("data", "model", "_kept_views", "shared_model")
-"""Attributes of an environment object that stand for its simulation."""
+"""Attributes of an environment object that are its simulation, and have stand-ins of their own."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,16 @@ class Recording:
     """Gives what is seen, then the memory after the step."""
     memory: tuple[tuple[str, int], ...]
     """Which numbers of the object it goes on from: attributes, with places in them."""
-    views: frozenset[str]
-    """Attributes that show where something is now, not where it was."""
+    views: dict[str, tuple[str, int]]
+    """Attributes that show where something is now, not where it was: read of the physics."""
+    settings: dict[str, Any]
+    """Attributes that are no numbers of an episode, by which it may have been decided."""
 
     def numbers(self, env: Any) -> np.ndarray:
         """The memory of an environment object, float64."""
-        if views(env).keys() != self.views:
-            raise EnvironmentFault(f"{type(env).__name__} keeps other attributes than it did")
+        if (views(env), settings(env)) != (self.views, self.settings):
+            name = type(env).__name__
+            raise EnvironmentFault(f"{name} has other attributes than with its first goal")
         known = {**vars(env), FIRST[0]: 1.0}
         found = [
             0.0 if known[name] is None else np.asarray(known[name], np.float64).flat[i]
@@ -71,12 +74,12 @@ def record(env: Any, original: type[Any]) -> Recording:
     begun = {
         name: _symbols(sheet, name, value, seen_as.get(name))
         for name, value in vars(env).items()
-        if name not in NOT_NUMBERS
+        if name not in NOT_NUMBERS and not isinstance(value, list | dict | tuple)
     }
     stand_in = _StandIn(sheet, env, original)
     after = sheet.every_path(partial(stand_in.step, begun))
     late = {name: sheet.symbol("memory", name, 0) for name in stand_in.late}
-    if late:  # what only the first step finds unset
+    if late:  # as `bin-picking` keeps a distance that its first step finds to be None
         other = sheet.every_path(partial(stand_in.step, {**begun, **late}))
         first = sheet.symbol("memory", *FIRST)
         after = {place: select(first, x, other[place]) for place, x in after.items()}
@@ -88,7 +91,7 @@ def record(env: Any, original: type[Any]) -> Recording:
         if used == set(memory):
             break
         memory = sorted(used)
-    return Recording(program(sheet, results, memory), tuple(memory), frozenset(seen_as))
+    return Recording(program(sheet, results, memory), tuple(memory), seen_as, settings(env))
 
 
 class _StandIn:
@@ -96,7 +99,7 @@ class _StandIn:
 
     def __init__(self, sheet: Sheet, env: Any, original: type[Any]) -> None:
         self._object = object.__new__(_stand_in_class(original))
-        self._data, self._model = _Data(sheet, env.data), env.model
+        self._data, self._model = _Data(sheet, env.data), _Model(env.model)
         self._action = _array(sheet.symbol("action", i) for i in range(4))
         self.late: set[str] = set()
         """Attributes that were unset before a step and are numbers after it."""
@@ -138,6 +141,11 @@ def views(env: Any) -> dict[str, tuple[str, int]]:
             if first <= start < end:
                 found[name] = (field, (start - first) // value.itemsize)
     return found
+
+
+def settings(env: Any) -> dict[str, Any]:
+    """Attributes that are truth values, whole numbers, text or None."""
+    return {k: x for k, x in vars(env).items() if x is None or isinstance(x, bool | int | str)}
 
 
 def _span(x: np.ndarray) -> tuple[int, int]:
@@ -202,6 +210,21 @@ class _Data:
             for field, size in sizes.items()
         }
         return SimpleNamespace(id=number, **read)
+
+
+class _Model:
+    """What a step may ask of the model, which differs between tasks otherwise."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def geom_name2id(self, name: str) -> int:
+        """The number of a geom."""
+        return int(self._model.geom(name).id)
+
+    def geom(self, name: str) -> Any:
+        """A geom's number alone."""
+        return SimpleNamespace(id=self.geom_name2id(name))
 
 
 def _stand_in_class(original: type[Any]) -> type[Any]:

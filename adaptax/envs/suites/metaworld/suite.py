@@ -8,7 +8,7 @@ class. Episodes end at the horizon only; success is reported at every step and e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -160,7 +160,8 @@ def _suite(
         if problem is None:
             lanes = MetaWorldLanes(spec, told)
             compiled = partial(CompiledPool, lanes, num_threads=config.num_threads)
-            return Suite(name, spec, train_tasks, test_tasks, compiled, engine="compiled")
+            made = Suite(name, spec, train_tasks, test_tasks, compiled, engine="compiled")
+            return replace(made, max_slots=MAX_SLOTS)  # that evaluations draw alike everywhere
         num_workers = len(usable_cores())
         note = f"Meta-World runs outside the compiled program, which is slower: {problem}"
     pool = partial(GymPool, partial(MetaWorldEnv, told), spec)
