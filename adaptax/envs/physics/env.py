@@ -105,10 +105,10 @@ class MujocoEnv:
         )
 
 
-def forwarded(model: mujoco.MjModel, state: np.ndarray) -> mujoco.MjData:
-    """MuJoCo's data in the full state [S], with all that follows from it."""
+def forwarded(model: mujoco.MjModel, state: np.ndarray, kind: int = native.STATE) -> mujoco.MjData:
+    """MuJoCo's data in a state [S] of a kind, with all that follows from it."""
     data = mujoco.MjData(model)
-    mujoco.mj_setState(model, data, state, native.STATE)
+    mujoco.mj_setState(model, data, state, kind)
     mujoco.mj_forward(model, data)
     return data
 

@@ -119,21 +119,28 @@ void StepLane(const Lanes& lanes, int64_t lane, mjData* data) {
   mj_getState(model, data, next_state, kState);
 }
 
-// Whether MuJoCo got through; `message` says what it stumbled on.
-bool StepLanes(const Lanes& lanes, Simulations* simulations) {
+// Whether MuJoCo got through `work`; `message` says what it stumbled on. `data` is what is in use.
+template <class Work>
+bool Guarded(mjData* volatile& data, const Work& work) {
   const auto before = _mjPRIVATE__get_tls_error_fn();
   _mjPRIVATE__set_tls_error_fn(KeepMessage);
-  mjData* volatile data = nullptr;
   const bool fine = setjmp(on_error) == 0;
   if (fine) {
-    data = simulations->Take();
-    for (int64_t lane = 0; lane < lanes.num; ++lane) StepLane(lanes, lane, data);
-    simulations->Give(data);
+    work();
   } else if (data) {
     mj_deleteData(data);  // an error leaves its stack anywhere
   }
   _mjPRIVATE__set_tls_error_fn(before);
   return fine;
+}
+
+bool StepLanes(const Lanes& lanes, Simulations* simulations) {
+  mjData* volatile data = nullptr;
+  return Guarded(data, [&] {
+    data = simulations->Take();
+    for (int64_t lane = 0; lane < lanes.num; ++lane) StepLane(lanes, lane, data);
+    simulations->Give(data);
+  });
 }
 
 using Words = ffi::Buffer<ffi::U32>;
@@ -296,12 +303,9 @@ void StepScene(const SceneLanes& lanes, int64_t lane, const Scene& scene, mjData
 }
 
 bool StepScenes(const SceneLanes& lanes) {
-  const auto before = _mjPRIVATE__get_tls_error_fn();
-  _mjPRIVATE__set_tls_error_fn(KeepMessage);
-  Scene* volatile scene = nullptr;
   mjData* volatile data = nullptr;
-  const bool fine = setjmp(on_error) == 0;
-  if (fine) {
+  return Guarded(data, [&] {
+    Scene* scene = nullptr;
     for (int64_t lane = 0; lane < lanes.num; ++lane) {
       Scene* const own = Pointer<Scene>(lanes.scenes + 2 * lane);
       if (own != scene) {
@@ -312,16 +316,12 @@ bool StepScenes(const SceneLanes& lanes) {
       }
       StepScene(lanes, lane, *own, data);
     }
-    if (data) scene->simulations.Give(data);
-  } else if (data) {
-    mj_deleteData(data);
-  }
-  _mjPRIVATE__set_tls_error_fn(before);
-  return fine;
+    scene->simulations.Give(data);
+  });
 }
 
 ffi::Error Scenes(Words scenes, Words places, Words state, Floats action,
-                               ffi::Result<Words> next_state, ffi::Result<Floats> seen) {
+                  ffi::Result<Words> next_state, ffi::Result<Floats> seen) {
   SceneLanes lanes;
   lanes.num = scenes.element_count() / 2;
   if (lanes.num == 0) return ffi::Error::Success();
@@ -336,7 +336,8 @@ ffi::Error Scenes(Words scenes, Words places, Words state, Floats action,
     const auto* scene = Pointer<const Scene>(lanes.scenes + 2 * lane);
     const mjModel* model = scene->simulations.model();
     const int64_t state_size = mj_stateSize(model, kSceneState) + scene->kept.size();
-    if (model->nu != 2 || model->nmocap != 1 || state_size > lanes.state_size || 3 * (model->nbody + model->nsite) > lanes.places_size ||
+    if (model->nu != 2 || model->nmocap != 1 || state_size > lanes.state_size ||
+        3 * (model->nbody + model->nsite) > lanes.places_size ||
         static_cast<int64_t>(scene->seen.size()) != lanes.num_seen)
       return ffi::Error::InvalidArgument("the buffers do not fit the scene");
   }

@@ -213,6 +213,16 @@ def _folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+_NUMBERS, _INTEGERS = (
+    np.ctypeslib.ndpointer(dtype, flags="C_CONTIGUOUS") for dtype in (np.float64, np.int32)
+)
+_SCENE_ARGUMENTS: list[Any] = [
+    *(ctypes.c_void_p, _NUMBERS, _NUMBERS, ctypes.c_double, ctypes.c_int32),
+    *(_INTEGERS, ctypes.c_int64, _NUMBERS, ctypes.c_int64),
+    *(_INTEGERS, ctypes.c_int64, _INTEGERS, ctypes.c_int64),
+]
+
+
 def load(path: Path, target: str, *, probe: bool = False) -> Library:
     """Load a library; `probe` sees whether it works with the JAX that runs here.
 
@@ -226,6 +236,8 @@ def load(path: Path, target: str, *, probe: bool = False) -> Library:
     library.adaptax_simulations_delete.argtypes = [ctypes.c_void_p]
     library.adaptax_simulations_delete.restype = None
     library.adaptax_scene_new.restype = ctypes.c_void_p
+    library.adaptax_scene_new.argtypes = _SCENE_ARGUMENTS
+    library.adaptax_scene_delete.argtypes = [ctypes.c_void_p]
     library.adaptax_scene_delete.restype = None
     loaded = Library(library, target)
     handlers = {target: library.AdaptaxMjStep, loaded.scenes: library.AdaptaxStepScenes}

@@ -54,15 +54,14 @@ class Scene:
         """The first `num_seen` results of the program are seen, the others are the memory."""
         functions = native.library().functions
         seen, kept = program.results[:num_seen], program.results[num_seen:]
+        arrays = (program.code, program.constants, seen, kept)
         address = functions.adaptax_scene_new(
-            ctypes.c_void_p(model._address),
-            *(_doubles(bound) for bound in (guide.low, guide.high)),
-            ctypes.c_double(guide.scale),
-            ctypes.c_int32(guide.num_substeps),
-            *_counted(program.code, np.int32, len(program.code)),
-            *_counted(program.constants, np.float64, len(program.constants)),
-            *_counted(seen, np.int32, len(seen)),
-            *_counted(kept, np.int32, len(kept)),
+            model._address,
+            guide.low,
+            guide.high,
+            guide.scale,
+            guide.num_substeps,
+            *(x for array in arrays for x in (array, len(array))),
         )
         self.model = model
         self.words = native.address_words(address)
@@ -71,18 +70,7 @@ class Scene:
 
 
 def _delete(functions: ctypes.CDLL, address: int, model: mujoco.MjModel) -> None:
-    functions.adaptax_scene_delete(ctypes.c_void_p(address))
-
-
-def _doubles(x: np.ndarray) -> Any:
-    return _counted(x, np.float64, len(x))[0]
-
-
-def _counted(x: np.ndarray, dtype: Any, count: int) -> tuple[Any, ctypes.c_int64]:
-    """An array and a number as C takes them; the library copies it."""
-    kept = np.ascontiguousarray(x, dtype)
-    pointer = kept.ctypes.data_as(ctypes.c_void_p)  # holds the array
-    return pointer, ctypes.c_int64(count)
+    functions.adaptax_scene_delete(address)
 
 
 def step_scenes(

@@ -7,7 +7,6 @@ comes of them is put together by `select`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -212,16 +211,6 @@ def select(condition: Any, a: Any, b: Any) -> Any:
     if not isinstance(condition, Symbol):
         return a if condition else b
     return a if a is b else condition.do("select", condition, a, b)
-
-
-def square_root(x: Any) -> Any:
-    """The square root."""
-    return x.sqrt() if isinstance(x, Symbol) else math.sqrt(x)
-
-
-def exponential(x: Any) -> Any:
-    """The exponential function."""
-    return x.exp() if isinstance(x, Symbol) else math.exp(x)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.core.step import Step
 from adaptax.envs.env import TaskArrays
 from adaptax.envs.physics import native
+from adaptax.envs.physics.env import forwarded
 from adaptax.envs.physics.scene import STATE, Guide, Scene, step_scenes
 from adaptax.envs.suites.metaworld.env import NUM_OBS, Simulator
 from adaptax.envs.suites.metaworld.recording import NUM_SEEN, Recording, record
@@ -74,11 +75,8 @@ class MetaWorldLanes:
             simulator = _class(str(task.params["class"]), not self.told_classes).simulator
             simulator.begin(np.asarray(task.params["rand_vec"], np.float64))
             model = simulator.model
-            data = mujoco.MjData(model)
             physics = np.array(state).view(np.float64)[: mujoco.mj_stateSize(model, STATE)]
-            mujoco.mj_setState(model, data, physics, STATE)
-            mujoco.mj_forward(model, data)
-            return model, data
+            return model, forwarded(model, physics, STATE)
 
 
 class _Class:

@@ -7,7 +7,6 @@ does with them is a program for the native step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -24,15 +23,18 @@ from adaptax.envs.physics.symbols import (
     Sheet,
     Symbol,
     both,
-    exponential,
     greater,
     lesser,
     parts,
     program,
     select,
-    square_root,
 )
-from adaptax.envs.suites.metaworld.fast import VALUE_AT_MARGIN, with_globals
+from adaptax.envs.suites.metaworld.fast import (
+    GAUSSIAN_SCALE,
+    LONG_TAIL_SCALE,
+    FastRotation,
+    with_globals,
+)
 
 NUM_SEEN = 41
 """Observation (39), reward, success."""
@@ -299,13 +301,12 @@ class _Rewards:
         bounds: tuple[Any, Any] = (0.0, 0.0),
         margin: Any = 0.0,
         sigmoid: str = "gaussian",
-        value_at_margin: float = VALUE_AT_MARGIN,
     ) -> Any:
-        """1 within the bounds, falling to `value_at_margin` at `margin` from them."""
+        """1 within the bounds, falling to 0.1 at `margin` from them."""
         lower, upper = bounds
         inside = both(lower <= x, x <= upper)
         distance = select(x < lower, lower - x, x - upper) / margin
-        value = select(margin == 0, 0.0, _sigmoid(distance, value_at_margin, sigmoid))
+        value = select(margin == 0, 0.0, _sigmoid(distance, sigmoid))
         return select(inside, 1.0, value)
 
     @staticmethod
@@ -325,22 +326,15 @@ class _Rewards:
         return select(inside, value, 1.0)
 
 
-def _sigmoid(x: Any, at_1: float, kind: str) -> Any:
+def _sigmoid(x: Any, kind: str) -> Any:
     if kind == "long_tail":
-        scaled = x * math.sqrt(1 / at_1 - 1)
-        return 1 / (scaled * scaled + 1)
+        return 1 / ((x * LONG_TAIL_SCALE) ** 2 + 1)
     if kind == "gaussian":
-        scaled = x * float(np.sqrt(-2 * np.log(at_1)))
-        return exponential(-0.5 * (scaled * scaled))
+        return np.exp(-0.5 * (x * GAUSSIAN_SCALE) ** 2)
     raise EnvironmentFault(f"no reward of Meta-World's known here uses the sigmoid {kind!r}")
 
 
-class _Rotation:
-    """What Meta-World's observations use of `scipy.spatial.transform.Rotation`."""
-
-    def __init__(self, quat: np.ndarray) -> None:
-        self._quat = quat
-
+class _Rotation(FastRotation):
     @classmethod
     def from_matrix(cls, matrix: np.ndarray) -> _Rotation:
         """The rotation of a matrix [3, 3] (Markley 2008, in SciPy's order)."""
@@ -356,9 +350,5 @@ class _Rotation:
             chosen = diagonal == largest
             quat = tuple(select(chosen, x, y) for x, y in zip(other, quat, strict=True))
         x, y, z, w = quat
-        norm = square_root(x * x + y * y + z * z + w * w)
+        norm = np.sqrt(x * x + y * y + z * z + w * w)
         return cls(_array(component / norm for component in quat))
-
-    def as_quat(self) -> np.ndarray:
-        """[4], the scalar last."""
-        return self._quat

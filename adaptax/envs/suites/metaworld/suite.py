@@ -8,7 +8,7 @@ class. Episodes end at the horizon only; success is reported at every step and e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -33,7 +33,8 @@ from adaptax.envs.task import ClassTasks
 Goals = dict[str, np.ndarray]
 """Goals of each class [50, D]."""
 MAX_SLOTS = 50
-"""A class takes 20 MB in every process that has a lane of it."""
+"""A class takes 20 MB in every process that has a lane of it. In the program it takes less, but an
+evaluation of more lanes would draw otherwise there."""
 
 
 MAX_HORIZON = 500
@@ -160,8 +161,7 @@ def _suite(
         if problem is None:
             lanes = MetaWorldLanes(spec, told)
             compiled = partial(CompiledPool, lanes, num_threads=config.num_threads)
-            made = Suite(name, spec, train_tasks, test_tasks, compiled, engine="compiled")
-            return replace(made, max_slots=MAX_SLOTS)  # that evaluations draw alike everywhere
+            return Suite(name, spec, train_tasks, test_tasks, compiled, "compiled", MAX_SLOTS)
         num_workers = len(usable_cores())
         note = f"Meta-World runs outside the compiled program, which is slower: {problem}"
     pool = partial(GymPool, partial(MetaWorldEnv, told), spec)
