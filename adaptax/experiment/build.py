@@ -21,7 +21,7 @@ from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import CALLBACKS_WANTED, Callback
 from adaptax.experiment.console import say
 from adaptax.experiment.group import Group, begun_member, group_seeds, member_dir
-from adaptax.experiment.own_parts import WHERE_HANDED_IN
+from adaptax.experiment.own_parts import WHERE_HANDED_IN, is_own_suite
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe
@@ -283,14 +283,12 @@ def _suite_of(
     """The registered suite that the config of a run describes; the rest as in `load_run`."""
     settings = recorded["suite"]
     name = settings["name"]
-    try:
-        find_suite(name)
-    except ConfigError:
+    if is_own_suite(settings):
         raise AdaptaxError(
             f"{run_dir} was trained on {name!r}, no suite that is known here: install the package "
             "that offers it; one of your own is handed in again from Python, suite=... of "
             f"{WHERE_HANDED_IN}"
-        ) from None
+        )
     try:
         if in_process or num_workers is not None:
             settings = {k: 0 if k in PLACES else v for k, v in settings.items()}

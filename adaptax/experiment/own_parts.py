@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,29 @@ def own_parts(config: dict[str, Any]) -> dict[str, str]:
     """The algorithm, suite and networks of a run's config that no name stands for, in words."""
     settings = _settings(config)
     found = dict[str, str]()
-    for kind, find in (("algorithm", find_algorithm), ("suite", find_suite)):
-        name = settings.get(f"{kind}.name")
-        try:
-            if isinstance(name, str):
-                find(name)
-        except ConfigError:
-            found[kind] = f"the {kind} {name}, which is not known here"
+    algorithm, suite = settings.get("algorithm.name"), settings.get("suite.name")
+    try:
+        if isinstance(algorithm, str):
+            find_algorithm(algorithm)
+    except ConfigError:
+        found["algorithm"] = f"the algorithm {algorithm}, which is not known here"
+    if isinstance(suite, str) and is_own_suite(config["suite"]):
+        found["suite"] = f"the suite {suite}, which is not known here"
     if settings.get("algorithm.networks") is not None:
         found["networks"] = f"the networks {settings['algorithm.networks']}"
     return found
+
+
+def is_own_suite(recorded: dict[str, Any]) -> bool:
+    """Whether the suite that a run has on record is a person's own, whatever it is called.
+
+    No name that is known stands for it, or it lacks the settings that one of that name has.
+    """
+    try:
+        config_class, _ = find_suite(recorded["name"]).load()
+    except ConfigError:
+        return True
+    return set(recorded) == {"name"} and bool(fields(config_class))
 
 
 def own_functions(config: dict[str, Any]) -> list[str]:

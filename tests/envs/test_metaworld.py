@@ -220,3 +220,8 @@ def test_what_was_saved_inside_the_program_does_not_go_on_outside_nor_the_other_
         sampler.steps(UniformActor(suite.spec.action), sampler.sample_tasks(1), 1, 5)
         with pytest.raises(EnvironmentFault, match=told):
             Sampler(other, other.train, 0, "test").restore(sampler.save())
+
+
+def test_threads_and_workers_are_not_given_both():
+    with pytest.raises(ConfigError, match="num_threads is of the compiled program"):
+        make_suite("ml1-reach-v3", num_threads=2, num_workers=1)

@@ -203,21 +203,24 @@ def test_commands_that_are_told_are_those_of_a_shell(tmp_path):
     assert shlex.split(str(held.value).split("`")[1]) == ["adaptax", "resume", str(place)]
 
 
-def own_run(run_dir, num_iterations, **settings):
-    suite = cliff_suite()
+def own_run(run_dir, num_iterations, name="cliff", **settings):
+    suite = replace(cliff_suite(), name=name)
     algorithm = adaptax.make_algorithm("reinforce", suite.spec, **SMALL["reinforce"])
     settings = {**QUICK, "run_dir": run_dir, "num_iterations": num_iterations, **settings}
     return adaptax.train(algorithm, suite, **settings)
 
 
-def test_a_run_goes_on_with_a_suite_of_ones_own_that_is_handed_in_again(tmp_path):
-    whole = own_run(tmp_path / "whole", 4)
-    own_run(tmp_path / "run", 2)
+@pytest.mark.parametrize("name", ["cliff", "cartpole"])
+def test_a_run_goes_on_with_a_suite_of_ones_own_that_is_handed_in_again(name, tmp_path):
+    """Also where one of ours has that name."""
+    whole = own_run(tmp_path / "whole", 4, name)
+    own_run(tmp_path / "run", 2, name)
     with pytest.raises(AdaptaxError) as caught:
         adaptax.load_run(tmp_path / "run")
     assert f"handed in again from Python, suite=... of {WHERE_HANDED_IN}" in str(caught.value)
     assert "allowed" not in str(caught.value)
-    again = adaptax.load_run(tmp_path / "run", suite=cliff_suite(), num_iterations=4)
+    own_suite = replace(cliff_suite(), name=name)
+    again = adaptax.load_run(tmp_path / "run", suite=own_suite, num_iterations=4)
     again.resume()
     assert fingerprint(again.state) == fingerprint(whole.state)
 

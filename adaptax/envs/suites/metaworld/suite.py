@@ -59,6 +59,12 @@ class MetaWorldConfig:
     def __post_init__(self) -> None:
         check_positive(self, "horizon")
         check_not_negative(self, "num_threads")
+        elsewhere = self.num_workers is not None or self.num_ray_actors
+        check(
+            not (self.num_threads and elsewhere),
+            "num_threads is of the compiled program, and with num_workers or num_ray_actors "
+            "Meta-World's Python runs: give one of them",
+        )
         most = "is over the 500 steps after which Meta-World's episodes end"
         check(self.horizon <= MAX_HORIZON, f"horizon {self.horizon} {most}")
         check(0 <= self.goal_seed < 2**32 - 1, f"goal_seed {self.goal_seed} is not in [0, 2^32-1)")
