@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from recipes import finished
 from turns import write_report
 
 from adaptax.core.cores import usable_cores
@@ -27,12 +26,8 @@ from adaptax.experiment.build import make_suite
 
 def seconds_of(*commands: list[str]) -> tuple[float, float]:
     """Wall-clock and processor seconds of `adaptax` commands, one after another."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    for words in commands:
-        program = Path(sys.executable).with_name("adaptax")
-        subprocess.run([str(program), *words], check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    program, start = str(Path(sys.executable).with_name("adaptax")), time.monotonic()
+    spent = sum(finished([program, *words])[1] for words in commands)
     return time.monotonic() - start, spent
 
 

@@ -39,10 +39,10 @@ def is_own_suite(recorded: dict[str, Any]) -> bool:
     No name that is known stands for it, or it lacks the settings that one of that name has.
     """
     try:
-        config_class, _ = find_suite(recorded["name"]).load()
+        entry = find_suite(recorded["name"])
     except ConfigError:
         return True
-    return set(recorded) == {"name"} and bool(fields(config_class))
+    return set(recorded) == {"name"} and bool(fields(entry.load()[0]))
 
 
 def own_functions(config: dict[str, Any]) -> list[str]:
