@@ -1,10 +1,12 @@
-"""What helps rl2-ppo on ML10 and ML1: settings tried for one or two million steps.
+"""What helps on ML10 and ML1: settings tried for one to four million steps.
 
 A try is the settings below and flags of its own. It is judged by its success in training, over the
-last five iterations, and on ML10 on 50 held-out pairs of class and goal after two episodes with
-adaptation. One that was ended before its end counts; `num_steps` says so.
+last five iterations, and on ML10 on held-out pairs of class and goal: 50 after two episodes for
+rl2-ppo, 25 after one gradient step for the MAML family. One that was ended before its end counts;
+`num_steps` says so.
 
-    python benchmarks/metaworld_tries.py run [ml10 | ml1 | SETTING ...] [--seeds 0 1 2] [--core C]
+    python benchmarks/metaworld_tries.py run [ml10 | ml1 | ml10-maml | SETTING ...]
+                                             [--seeds 0 1 2] [--core C]
     python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
 
 `run` does what is not there yet.
@@ -55,15 +57,19 @@ class Tries:
     """Flags of all."""
     settings: dict[str, str]
     """By name: flags beside these, which come before them."""
+    suite: str = "ml10"
+    """That of all, judged on its held-out classes, too."""
     suites: dict[str, str] = field(default_factory=dict)
-    """By the beginning of a name, where it is not that of all."""
+    """By the beginning of a name, instead; judged by training alone."""
+    algorithm: str = "rl2-ppo"
+    """What is trained."""
     algorithms: dict[str, str] = field(default_factory=dict)
-    """By name: what is trained, where it is not rl2-ppo."""
+    """By name: what is trained instead."""
 
     def words(self, name: str, seed: int) -> list[str]:
         """The command line that trains one."""
-        algorithm = self.algorithms.get(name, "rl2-ppo")
-        suite = next((x for start, x in self.suites.items() if name.startswith(start)), self.name)
+        algorithm = self.algorithms.get(name, self.algorithm)
+        suite = next((x for start, x in self.suites.items() if name.startswith(start)), self.suite)
         common = f"--seed {seed} --recipe none --num-iterations {self.num_iterations}"
         flags = f"{common} {self.base} {self.settings[name]}"
         return shlex.split(f"train {algorithm} {suite} {flags}")
@@ -133,7 +139,22 @@ ML1 = Tries(
     },
     suites={"push": "ml1-push-v3", "pick-place": "ml1-pick-place-v3"},
 )
-ALL = (ML10, ML1)
+MAML_BASE = """--evaluation-interval 20 --evaluation.num-tasks 25 --evaluation.num-test-episodes 1
+    --algorithm.init-std 1.0 --algorithm.meta-batch-size 20 --algorithm.num-episodes 5"""
+MAML = Tries(
+    "ml10-maml",
+    num_iterations=40,
+    least_iterations=30,
+    base=MAML_BASE,
+    settings={
+        "kl0.05": "--algorithm.trust-region.max-kl-step 0.05",
+        "kl0.1": "--algorithm.trust-region.max-kl-step 0.1",
+        "promp": "",
+    },
+    algorithm="trpo-maml",
+    algorithms={"promp": "promp"},
+)
+ALL = (ML10, ML1, MAML)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -215,7 +236,7 @@ def table(tries: Tries, everything: dict[str, dict[str, Any]]) -> list[str]:
         runs = list(by_seed.values())
         flags = f"`{tries.settings[name]}`" if tries.settings[name] else ""
         if name in tries.algorithms:
-            flags = f"{tries.algorithms[name]}, {flags}"
+            flags = ", ".join(filter(None, [tries.algorithms[name], flags]))
         ends = sorted({f"{run['num_steps'] / 1e6:.2g}" for run in runs})
         steps = " to ".join(dict.fromkeys([ends[0], ends[-1]]))
         cells = [x for start, x in tries.suites.items() if name.startswith(start)]
