@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -168,6 +169,25 @@ def test_an_action_that_is_no_number_is_a_fault_of_its_lane():
     action[1, 2] = np.nan
     with pytest.raises(EnvironmentFault, match="action is not finite"):
         inside.step(SLOTS, action)
+
+
+@pytest.mark.parametrize("name", ["peg-unplug-side-v3", "push-v3"])
+def test_a_simulation_that_diverges_goes_on_as_in_metaworlds_python(name):
+    """MuJoCo puts it back to the model's first state, in which Meta-World sees nothing special."""
+    tasks, (inside, outside) = some_tasks(name), pools()
+    rng = np.random.default_rng(0)
+    for pool in (inside, outside):
+        pool.reset(SLOTS, SEEDS, tasks)
+    for i in range(12):
+        if i == 5:
+            data = outside._envs[1].data
+            data.qvel[0] = 1e12
+            state = np.array(inside.lanes.state).view(np.float64)
+            state[1, 1 + len(data.qpos)] = 1e12  # after time and positions
+            inside.lanes = replace(inside.lanes, state=native.to_words(state))
+        action = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
+        assert_same(inside.step(SLOTS, action), outside.step(SLOTS, action))
+    assert data.time < 8 * 5 * outside._envs[1].model.opt.timestep  # it began anew
 
 
 def test_what_is_drawn_is_where_the_lane_stands():

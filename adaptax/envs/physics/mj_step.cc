@@ -260,7 +260,8 @@ void Compute(const Scene& scene, const mjData* data, const double* memory, const
   }
 }
 
-// Steps one lane; one that diverges or whose action is not finite is all NaN after it.
+// Steps one lane; one whose action is not finite is all NaN after it. A simulation that diverges
+// goes on from the model's first state, where MuJoCo puts it, as it does under Python.
 void StepScene(const SceneLanes& lanes, int64_t lane, const Scene& scene, mjData* data) {
   thread_local std::vector<double> registers;
   const float* action = lanes.action + lane * kControls;
@@ -285,12 +286,9 @@ void StepScene(const SceneLanes& lanes, int64_t lane, const Scene& scene, mjData
   std::copy(straight_down, straight_down + 4, data->mocap_quat);
   data->ctrl[0] = action[3];
   data->ctrl[1] = -static_cast<mjtNum>(action[3]);
-  for (auto& warning : data->warning) warning.number = 0;
   for (int32_t i = 0; i < scene.num_substeps; ++i) mj_step(&model, data);
   // Positions of the moment, and the forces that the next step's solver starts from.
   mj_forward(&model, data);
-  for (const mjtWarning bad : {mjWARN_BADQPOS, mjWARN_BADQVEL, mjWARN_BADQACC})
-    if (data->warning[bad].number > 0) return;
   mj_getState(&model, data, next_state, kSceneState);
   const int physics = mj_stateSize(&model, kSceneState);
   registers.resize(scene.code.size());
