@@ -290,16 +290,20 @@ def test_a_lane_without_an_action_is_nan_one_that_diverges_begins_anew_and_other
     scene = Scene(model, GUIDE, program(sheet, [sheet.symbol("read", 0, 0)], []), 1)
     state, places = started(model)
     gone = numbers(state).copy()
-    gone[1] = 1e12
+    gone[:2] = 10.0, 1e12  # time, and where the hand is
     states = np.stack([state, native.to_words(gone), state])
     actions = np.zeros((3, 4), np.float32)
     actions[2, 1] = np.nan
     step = jax.vmap(lambda *lane: step_scenes(*lane, 1))
-    after, seen = step(np.stack([scene.words] * 3), np.stack([places] * 3), states, actions)
+    where = np.stack([scene.words] * 3), np.stack([places] * 3)
+    after, seen = step(*where, states, actions)
     assert np.isnan(np.asarray(seen)[:, 0]).tolist() == [False, False, True]
     assert np.isnan(numbers(after)[2]).all()
     assert np.isfinite(numbers(after)[:2]).all()
-    assert numbers(after)[1, 0] < numbers(after)[0, 0] + 1e-9  # MuJoCo's clock begins anew, too
+    assert numbers(after)[1, 0] == numbers(after)[0, 0]  # MuJoCo's clock begins anew, too
+    later, seen = step(*where, after, np.zeros((3, 4), np.float32))
+    assert np.isnan(np.asarray(seen)[:, 0]).tolist() == [False, False, True]
+    assert np.isnan(numbers(later)[2]).all()
 
 
 @needs_native

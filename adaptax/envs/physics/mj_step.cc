@@ -260,8 +260,8 @@ void Compute(const Scene& scene, const mjData* data, const double* memory, const
   }
 }
 
-// Steps one lane; one whose action is not finite is all NaN after it. A simulation that diverges
-// goes on from the model's first state, where MuJoCo puts it, as it does under Python.
+// Steps one lane; one whose action is not finite is all NaN after it, and stays so. A simulation
+// that diverges goes on from the model's first state, where MuJoCo puts it, as under Python.
 void StepScene(const SceneLanes& lanes, int64_t lane, const Scene& scene, mjData* data) {
   thread_local std::vector<double> registers;
   const float* action = lanes.action + lane * kControls;
@@ -271,6 +271,7 @@ void StepScene(const SceneLanes& lanes, int64_t lane, const Scene& scene, mjData
   std::fill(next_state, next_state + lanes.state_size, kNaN);
   std::fill(seen, seen + lanes.num_seen, std::numeric_limits<float>::quiet_NaN());
   if (!std::all_of(action, action + kControls, [](float x) { return std::isfinite(x); })) return;
+  if (std::isnan(state[0])) return;  // which MuJoCo would begin anew
   // The model is the scene's but for where the lane has its bodies and sites.
   mjModel model = *scene.simulations.model();
   model.body_pos = const_cast<double*>(lanes.places + lane * lanes.places_size);

@@ -81,8 +81,8 @@ def step_scenes(
     `scene` [2] are the words of an address, `places` [2 P] the positions of the model's bodies and
     sites as this lane has them, states MuJoCo's with the memory after it, all float64 as words;
     `action` [4] is in [-1, 1]. Batched by `vmap`, lanes of other scenes among them. A lane
-    whose action is not finite is all NaN. One that diverges goes on from the model's first state,
-    where MuJoCo puts it.
+    whose action is not finite is all NaN from there on. One that diverges goes on from the model's
+    first state, where MuJoCo puts it.
     """
     shape: Any = jax.ShapeDtypeStruct
     outputs = [shape(state.shape, jnp.uint32), shape((num_seen,), jnp.float32)]
