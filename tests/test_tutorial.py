@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 
 SMALLER = {
-    "num_iterations=60": "num_iterations=1",
+    "num_iterations=120": "num_iterations=1",
     "num_iterations=30": "num_iterations=10",
     '"reward_scale": 1.0': (
         '"reward_scale": 1.0, "meta_batch_size": 8, "hidden_sizes": (16,), '

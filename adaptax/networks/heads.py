@@ -65,10 +65,12 @@ class MLPPolicy(nn.Module):
     hidden_sizes: tuple[int, ...]
     space: ActionSpace
     init_std: float = 1.0
+    min_std: float = 1e-6
     learn_std: bool = True
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> Distribution:
         """The distribution, batch axes those of `obs`."""
-        head = ActionHead(self.space, self.init_std, learn_std=self.learn_std)
+        stds = self.init_std, self.min_std
+        head = ActionHead(self.space, *stds, learn_std=self.learn_std)
         return head(MLP(self.hidden_sizes)(obs))

@@ -23,6 +23,7 @@ import optax
 
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_not_negative, check_positive
+from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
@@ -42,7 +43,7 @@ from adaptax.sampling.sampler import Sampler
 class MAMLConfig(ProcessorConfig):
     """How tasks are sampled and how the policy adapts to them."""
 
-    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "init_std")
+    network_settings: ClassVar[tuple[str, ...]] = ("hidden_sizes", "init_std", "min_std")
 
     normalize_advantage: bool = True
     """Standardise each task's advantages."""
@@ -70,12 +71,17 @@ class MAMLConfig(ProcessorConfig):
     """Hidden layers of the policy."""
     init_std: float = field(default=0.3, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
+    min_std: float = field(default=1e-6, metadata={"static": True})
+    """Least standard deviation of actions; what has fallen below it does not come back. The
+    gradient of an inner step is as large as the deviation is small."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "meta_batch_size", "num_episodes", "num_inner_steps")
-        check_positive(self, "hidden_sizes", "init_std")
+        check_positive(self, "hidden_sizes", "init_std", "min_std")
         check_not_negative(self, "inner_lr")
+        low, first = self.min_std, self.init_std
+        check(low <= first, f"init_std {first} must be at least min_std {low}")
 
 
 @jax.tree_util.register_dataclass
@@ -106,7 +112,8 @@ class Data:
 
 def policy_for(config: MAMLConfig, spec: EnvSpec, networks: nn.Module | None) -> nn.Module:
     """The given policy, or the one that the config describes."""
-    default = MLPPolicy(config.hidden_sizes, spec.action, config.init_std)
+    stds = config.init_std, config.min_std
+    default = MLPPolicy(config.hidden_sizes, spec.action, *stds)
     return own_policy(default, networks, spec, needs=("kl",))
 
 
