@@ -459,6 +459,23 @@ def test_adapting_is_the_step_that_training_takes():
         history.append(rollout)
         actor = algorithm.adapt(state, actor, history)
 
+def test_a_floor_under_the_deviation_holds_before_and_after_an_inner_step():
+    """At the floor of 0.5 an inner step neither lowers the deviation nor brings it back."""
+    config = MAMLConfig(**SMALL, min_std=0.5, init_std=0.5, inner_lr=5.0)
+    policy, stages = policy_for(config, SPEC, None), two_stages()
+    params = init_params(config, policy, SPEC, jax.random.key(0))
+    head = params["policy"]["params"]["ActionHead_0"]
+    for log_std, held in ((np.log([0.5, 0.5]) - 1.0, True), (np.log([0.7, 0.7]), False)):
+        head["log_std"] = jnp.asarray(log_std, jnp.float32)
+        own = stepped(config, policy, params, for_each_task(params["policy"], TASKS), stages[0])
+        after = own["params"]["ActionHead_0"]["log_std"]
+        assert np.array_equal(after, np.broadcast_to(head["log_std"], after.shape)) == held
+        for distribution in unroll(config, policy, params, stages):
+            std = np.exp(distribution.log_std)
+            assert std.min() >= 0.5 * (1 - 1e-6)
+            assert np.allclose(std, 0.5) == held
+
+
 
 def test_modes_are_nothing_to_adapt_from():
     suite = point_suite()
@@ -481,6 +498,7 @@ def test_modes_are_nothing_to_adapt_from():
         ({"num_inner_steps": 0}, "num_inner_steps must be greater than 0, not 0"),
         ({"num_minibatches": 3}, "meta_batch_size 40 must be a multiple of num_minibatches 3"),
         ({"gae_lambda": 1.5}, r"gae_lambda must lie in \[0, 1\], not 1.5"),
+        ({"min_std": 0.5}, "init_std 0.3 must be at least min_std 0.5"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
