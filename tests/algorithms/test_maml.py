@@ -1,6 +1,7 @@
 """What the MAML family computes: meta-gradients, limits, coefficients, and who acts by what."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import flax.linen as nn
 import jax
@@ -292,6 +293,21 @@ def test_minibatches_of_tasks_make_more_steps():
     assert num_adam_steps(ProMPConfig(**SMALL, num_minibatches=2)) == 10
 
 
+def test_promps_step_size_falls_from_pass_to_pass():
+    """Adam's steps are as long as its step size where gradients stay alike: so is each pass's."""
+    falling = ProMPConfig(**SMALL, lr_schedule="linear", lr_schedule_steps=10)
+    assert falling.passes_per_iteration == 5
+    moved = []
+    for config in (ProMPConfig(**SMALL), falling):
+        states, _ = promp_states(config, 3)
+        flat = [ravel_pytree(s.params)[0] for s in states]
+        moved.append([float(jnp.linalg.norm(b - a)) for a, b in pairwise(flat)])
+    constant, less = np.asarray(moved)
+    assert 0.6 < less[0] / constant[0] < 0.95  # passes 0 to 4 of 10: a mean of 0.8 is left
+    assert 0.1 < less[1] / constant[1] < 0.6  # of 0.3
+    assert less[2] == 0
+
+
 def test_learned_step_sizes_reach_the_optimizer():
     states, _ = promp_states(ProMPConfig(**SMALL, learn_inner_lr=True), 1)
     sizes = [jax.tree.leaves(s.params["inner_lr"]) for s in states]
@@ -459,6 +475,7 @@ def test_adapting_is_the_step_that_training_takes():
         history.append(rollout)
         actor = algorithm.adapt(state, actor, history)
 
+
 def test_a_floor_under_the_deviation_holds_before_and_after_an_inner_step():
     """At the floor of 0.5 an inner step neither lowers the deviation nor brings it back."""
     config = MAMLConfig(**SMALL, min_std=0.5, init_std=0.5, inner_lr=5.0)
@@ -474,7 +491,6 @@ def test_a_floor_under_the_deviation_holds_before_and_after_an_inner_step():
             std = np.exp(distribution.log_std)
             assert std.min() >= 0.5 * (1 - 1e-6)
             assert np.allclose(std, 0.5) == held
-
 
 
 def test_modes_are_nothing_to_adapt_from():

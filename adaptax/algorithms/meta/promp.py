@@ -12,6 +12,7 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta.maml_family import (
@@ -35,6 +36,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.policy_losses import adapted_kl_coeff, clipped_ratio_loss
 from adaptax.learning.minibatches import ADAM, descend, shuffled_rows
+from adaptax.learning.schedules import Schedule, falling
 from adaptax.sampling.actors import Actor, PolicyActor
 from adaptax.sampling.sampler import Sampler
 
@@ -48,6 +50,11 @@ class ProMPConfig(MAMLConfig):
 
     lr: float = 1e-3
     """Adam's step size."""
+    lr_schedule: Schedule = "constant"
+    """How the step size falls, from pass to pass."""
+    lr_schedule_steps: int | None = None
+    """Passes until a linear or cosine schedule is at 0, an exponential one at a tenth; None: the
+    whole run."""
     num_epochs: int = 5
     """Passes over the tasks of an iteration."""
     num_minibatches: int = 1
@@ -63,10 +70,15 @@ class ProMPConfig(MAMLConfig):
     target_kl: float = 0.01
     """Nats, for every inner step."""
 
+    @property
+    def passes_per_iteration(self) -> int:
+        """Passes over the tasks of an iteration."""
+        return self.num_epochs
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "lr", "num_epochs", "num_minibatches", "clip_range", "target_kl")
-        check_positive(self, "clip_range_decay")
+        check_positive(self, "clip_range_decay", "lr_schedule_steps")
         check_not_negative(self, "init_kl_coeff")
         check(
             self.meta_batch_size % self.num_minibatches == 0,
@@ -87,6 +99,11 @@ class State:
     """[K], one for every inner step."""
     clip_range: jax.Array
     key: jax.Array
+
+
+def adam(config: ProMPConfig) -> optax.GradientTransformation:
+    """The outer optimizer."""
+    return ADAM(falling(config.lr, config, config.num_minibatches))
 
 
 class ProMP(Algorithm[State, Data]):
@@ -111,7 +128,7 @@ class ProMP(Algorithm[State, Data]):
         params = init_params(config, self.networks, self.spec, init_key)
         kl_coeff = jnp.full(config.num_inner_steps, config.init_kl_coeff, jnp.float32)
         clip_range = jnp.float32(config.clip_range)
-        return State(params, ADAM(config.lr).init(params), kl_coeff, clip_range, key)
+        return State(params, adam(config).init(params), kl_coeff, clip_range, key)
 
     def collect(self, state: State, sampler: Sampler) -> Data:
         """Episodes on new tasks before every inner step and after the last."""
@@ -140,7 +157,7 @@ class ProMP(Algorithm[State, Data]):
         rows = shuffled_rows(shuffle_key, every, config.num_epochs, config.num_minibatches)
         start = (state.params, state.opt_state)
         (params, opt_state), metrics = descend(
-            partial(self.loss, state), ADAM(config.lr), start, (stages, before), rows
+            partial(self.loss, state), adam(config), start, (stages, before), rows
         )
         kls = mean_kls(before, unroll(config, policy, params, stages), stages)
         kl_coeff = state.kl_coeff
