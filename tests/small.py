@@ -100,7 +100,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "epsilon_decay": 0.95,
         "lr": 3e-3,
         "tau": 1.0,
-        "target_update_interval": 250,
+        "target_update_interval": 100,
     },
     "ddpg": _SMALL_DETERMINISTIC,
     "td3": _SMALL_DETERMINISTIC,

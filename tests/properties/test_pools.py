@@ -75,9 +75,15 @@ OTHERS = [pytest.param(host, marks=pytest.mark.slow) for host in HOSTS if host n
 
 @pytest.mark.parametrize("host", [*TWO, *OTHERS])
 @quick_for("ppo")
-def test_workers_change_no_bit(entry, host):
+def test_workers_change_nothing(entry, host):
     make, *num_workers = HOSTS[host]
     reference, other = (make(entry, num) for num in num_workers)
     # Without the update, which knows nothing of pools: it would have to be compiled once more.
     one, two = (data(entry, suite, enough=1) for suite in (reference, other))
-    assert fingerprint(one) == fingerprint(two)
+    if make is half_cheetah and entry.name != "nop":
+        # A policy's products are each thread's own, and round by how many rows they have.
+        assert jax.tree.structure(one) == jax.tree.structure(two)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    else:
+        assert fingerprint(one) == fingerprint(two)
