@@ -110,7 +110,7 @@ def test_any_flags_are_accepted_or_refused_by_one_line_before_a_file_is_written(
 
 
 @pytest.mark.slow
-@settings(max_examples=600, **QUIETLY)
+@settings(max_examples=300, **QUIETLY)
 @given(commands())
 def test_many_more_flags_are_accepted_or_refused_by_one_line(command):
     holds_any_flags(command)
