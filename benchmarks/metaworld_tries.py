@@ -141,22 +141,18 @@ ML1 = Tries(
 )
 MAML_BASE = """--evaluation-interval 20 --evaluation.num-tasks 25 --evaluation.num-test-episodes 1
     --algorithm.init-std 1.0 --algorithm.meta-batch-size 20 --algorithm.num-episodes 5"""
-KL = "--algorithm.trust-region.max-kl-step 0.05"
 MAML = Tries(
     "ml10-maml",
     num_iterations=40,
     least_iterations=30,
     base=MAML_BASE,
     settings={
-        "kl0.05": KL,
+        "kl0.05": "--algorithm.trust-region.max-kl-step 0.05",
         "kl0.1": "--algorithm.trust-region.max-kl-step 0.1",
-        "lambda0.95": f"{KL} --algorithm.gae-lambda 0.95",
-        "lambda0.95-128": f"{KL} --algorithm.gae-lambda 0.95 --algorithm.hidden-sizes 128,128",
         "promp": "",
-        "promp-lr3e-3": "--algorithm.lr 3e-3 --algorithm.gae-lambda 0.95",
     },
     algorithm="trpo-maml",
-    algorithms={"promp": "promp", "promp-lr3e-3": "promp"},
+    algorithms={"promp": "promp"},
 )
 ALL = (ML10, ML1, MAML)
 
