@@ -68,7 +68,7 @@ def returns_on_a_line(critic: str, seed: int) -> np.ndarray:
     """Means over lanes of six held-out goals [3], after 0, 1 and 2 episodes."""
     suite = line_suite()
     algorithm = make_algorithm("pearl", suite.spec, critic=critic, **LINE)
-    state, _ = trained(algorithm, train_sampler(suite, seed), 41, seed)
+    state, _ = trained(algorithm, train_sampler(suite, seed), 81, seed)
     protocol = EvaluatorConfig(num_lanes=8, num_episodes=3, deterministic=True)
     return Evaluator(protocol, suite, seed=0).evaluate(algorithm, state).returns.mean(0)
 
