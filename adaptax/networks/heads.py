@@ -71,6 +71,5 @@ class MLPPolicy(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array) -> Distribution:
         """The distribution, batch axes those of `obs`."""
-        stds = self.init_std, self.min_std
-        head = ActionHead(self.space, *stds, learn_std=self.learn_std)
+        head = ActionHead(self.space, self.init_std, self.min_std, learn_std=self.learn_std)
         return head(MLP(self.hidden_sizes)(obs))

@@ -37,6 +37,12 @@ def data(entry, suite, enough: int | None = None):
     return rollouts
 
 
+def assert_same_but_for_rounding(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["point", "cliff"])
 @quick_for("nop", "ppo", "rl2-ppo")
 def test_the_compiled_engine_equals_the_host_engine(entry, kind):
@@ -45,9 +51,7 @@ def test_the_compiled_engine_equals_the_host_engine(entry, kind):
     )
     compiled = data(entry, suite)
     stepped = data(entry, replace(suite, engine="host"))
-    assert jax.tree.structure(compiled) == jax.tree.structure(stepped)
-    for one, other in zip(jax.tree.leaves(compiled), jax.tree.leaves(stepped), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+    assert_same_but_for_rounding(compiled, stepped)
 
 
 def half_cheetah(entry, num_threads: int):
@@ -82,8 +86,6 @@ def test_workers_change_nothing(entry, host):
     one, two = (data(entry, suite, enough=1) for suite in (reference, other))
     if make is half_cheetah and entry.name != "nop":
         # A policy's products are each thread's own, and round by how many rows they have.
-        assert jax.tree.structure(one) == jax.tree.structure(two)
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert_same_but_for_rounding(one, two)
     else:
         assert fingerprint(one) == fingerprint(two)

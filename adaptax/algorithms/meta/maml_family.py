@@ -112,8 +112,7 @@ class Data:
 
 def policy_for(config: MAMLConfig, spec: EnvSpec, networks: nn.Module | None) -> nn.Module:
     """The given policy, or the one that the config describes."""
-    stds = config.init_std, config.min_std
-    default = MLPPolicy(config.hidden_sizes, spec.action, *stds)
+    default = MLPPolicy(config.hidden_sizes, spec.action, config.init_std, config.min_std)
     return own_policy(default, networks, spec, needs=("kl",))
 
 
