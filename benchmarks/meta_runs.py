@@ -1,12 +1,10 @@
 """What long meta-training runs came to: curve, time, and returns before and after adaptation.
 
-Every run is evaluated once more, on all held-out tasks. Where a family has two of them, as
-`half-cheetah-dir`, one evaluation says little: `--seeds` makes several, independent ones, and the
-intervals are over all pairs of seed and task. What FILE has of other seeds, by the same command,
-stays.
+Every run is evaluated once more, on all held-out tasks. What FILE has of other seeds, by the same
+command, stays.
 
     python benchmarks/meta_runs.py RUN_DIR [RUN_DIR ...] --command "adaptax train ..." --out FILE
-        [--seeds 1] [--episodes K] [--lanes N] [--deterministic]
+        [--episodes K] [--lanes N] [--repeats R] [--deterministic]
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 from adaptax.experiment.build import load_run
 from adaptax.experiment.evaluation import Evaluation
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.experiment.logger import read_rows
+from adaptax.experiment.logger import Row, read_rows
 from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import bootstrap_interval
 
@@ -29,22 +27,18 @@ CONTEXT = ("seed", "protocol", "task_set", "versions", "device", "processor", "n
 """Of `config.json`, what a reader needs to judge the figures."""
 
 
-def evaluated(
-    run_dir: Path, num_seeds: int = 1, **protocol: Any
-) -> tuple[dict[str, Any], list[Evaluation]]:
-    """Where a run stands, and what its last agent does on all held-out tasks, once a seed."""
+def evaluated(run_dir: Path, **protocol: Any) -> tuple[dict[str, Any], Evaluation]:
+    """Where a run stands, and what its last agent does on all held-out tasks."""
     trainer = load_run(run_dir)
     trainer.load()
     held_out = trainer.suite.test.tasks
     config = EvaluatorConfig(num_tasks=None if held_out is None else len(held_out), **protocol)
-    evaluations = []
-    for seed in range(num_seeds):
-        evaluator = Evaluator(config, trainer.suite, seed)
-        evaluations.append(evaluator.evaluate(trainer.algorithm, trainer.state))
-        evaluator.close()
+    evaluator = Evaluator(config, trainer.suite, 0)
+    evaluation = evaluator.evaluate(trainer.algorithm, trainer.state)
+    evaluator.close()
     trainer.close()
     standing = standing_of(run_dir)
-    return {**standing, "evaluation": evaluator.protocol(trainer.algorithm)}, evaluations
+    return {**standing, "evaluation": evaluator.protocol(trainer.algorithm)}, evaluation
 
 
 def standing_of(run_dir: Path) -> dict[str, Any]:
@@ -57,30 +51,25 @@ def standing_of(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def judged(run_dir: Path, num_seeds: int, **protocol: Any) -> dict[str, Any]:
+def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
     """One run: where it stands, its curve, and its last agent on all held-out tasks."""
-    standing, evaluations = evaluated(run_dir, num_seeds, **protocol)
-    returns = np.stack([evaluation.returns for evaluation in evaluations])  # [seeds, tasks, K]
-    pairs = returns.reshape(-1, returns.shape[-1])
+    standing, evaluation = evaluated(run_dir, **protocol)
+    row = evaluation.row()
     return {
         **standing,
-        "episodes": [estimate(values) for values in pairs.T],
-        "gain": estimate(pairs[:, -1] - pairs[:, 0]),
-        "tasks": [
-            {**task.plain()[2], "returns": means}
-            for task, means in zip(evaluations[0].tasks, returns.mean(0).tolist(), strict=True)
-        ],
+        "episodes": returns(row),
+        "gain": row["gain"],
+        "tasks": [{**task["params"], "returns": task["returns"]} for task in row["tasks"]],
         "curve": [
-            {
-                "num_steps": row["num_steps"],
-                "episodes": [
-                    {"mean": episode["return_mean"], "ci": episode["return_ci"]}
-                    for episode in row["episodes"]
-                ],
-            }
-            for row in read_rows(run_dir / EVALUATIONS)
+            {"num_steps": point["num_steps"], "episodes": returns(point)}
+            for point in read_rows(run_dir / EVALUATIONS)
         ],
     }
+
+
+def returns(row: Row) -> list[dict[str, Any]]:
+    """Of each episode of an evaluation."""
+    return [{"mean": e["return_mean"], "ci": e["return_ci"]} for e in row["episodes"]]
 
 
 def estimate(values: np.ndarray) -> dict[str, Any]:
@@ -120,9 +109,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dirs", type=Path, nargs="+")
     parser.add_argument("--command", required=True, help="what trained them, SEED for the seed")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--episodes", type=int, help="in a row on each task")
     parser.add_argument("--lanes", type=int, help="on each task")
+    parser.add_argument("--repeats", type=int, help="of each task, from the start")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
@@ -131,9 +120,9 @@ def main() -> None:
         runs.append(
             judged(
                 run_dir,
-                options.seeds,
                 num_episodes=options.episodes,
                 num_lanes=options.lanes,
+                num_repeats=options.repeats,
                 deterministic=options.deterministic,
             )
         )

@@ -25,7 +25,7 @@ PREFIX = "train/success/"
 
 def judged(run_dir: Path, **protocol: Any) -> dict[str, Any]:
     """One run: where it stands, its curves, and its last agent on all held-out tasks."""
-    standing, (evaluation,) = evaluated(run_dir, **protocol)
+    standing, evaluation = evaluated(run_dir, **protocol)
     held_out = evaluation.row()
     del held_out["tasks"]
     curve = [

@@ -97,7 +97,10 @@ class EvaluateArgs:
     num_tasks: int | None = None
     """Held-out tasks; this and what follows by default as in training."""
     num_lanes: int | None = None
-    """Independent runs on each task, averaged: more make the intervals narrower."""
+    """Independent runs on each task, averaged: more make the intervals narrower. For the MAML
+    family the episodes of one gradient step."""
+    num_repeats: int | None = None
+    """How often each task is run from the start, with an adaptation of its own, averaged."""
     num_episodes: int | None = None
     """Episodes in a row on each task."""
     num_exploration_episodes: int | None = None

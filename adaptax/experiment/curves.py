@@ -332,6 +332,7 @@ def interval_words(groups: Sequence[list[Run]], held_out: bool) -> str:
         "range of two seeds": 2 in sizes,
         "95 % interval over tasks": "tasks" in over,
         "95 % interval over episodes": "episodes" in over,
+        "95 % interval over repeats": "repeats" in over,
     }
     present = [meaning for meaning, occurs in meanings.items() if occurs]
     return f"; shaded: {', '.join(present)}" if present else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -57,6 +57,23 @@ class Episodes:
 
         return cls(*map(join, *(vars(part).values() for part in parts)))
 
+    def pooled(self, num_repeats: int) -> Episodes:
+        """What M tasks did one after another and then again so often, as more lanes of M tasks."""
+        if num_repeats == 1:
+            return self
+        num_tasks = len(self.returns) // num_repeats
+        lanes = [
+            None if x is None else np.concatenate(np.split(x, num_repeats), axis=-1)
+            for x in self.lane_columns().values()
+        ]
+        means = [None if x is None else x.mean(-1) for x in lanes]
+        firsts = [
+            None if x is None else x[:num_tasks]
+            for x in (self.first_lane_success, self.first_lane_steps)
+        ]
+        columns: Any = (*means, *firsts, *lanes)
+        return Episodes(*columns)
+
     def of_tasks(self, rows: list[int]) -> Episodes:
         """The episodes of some of the tasks."""
         chosen: Any = (None if x is None else x[rows] for x in vars(self).values())
@@ -91,6 +108,8 @@ class Evaluation:
     """Test tasks that there are; None if they cannot be listed."""
     held_out: bool = True
     """Whether none of them was trained on."""
+    num_repeats: int = 1
+    """How often each task was run from the start; lanes of the same time are next to each other."""
 
     @property
     def returns(self) -> np.ndarray:
@@ -108,7 +127,7 @@ class Evaluation:
             "num_tasks": len(self.tasks),
             "num_available": self.num_available,
             "held_out": self.held_out,
-            "interval_over": "episodes" if self._is_over_lanes else "tasks",
+            "interval_over": self._interval_over,
             **self._figures(),
         }
         names = list(dict.fromkeys(self.classes))
@@ -155,30 +174,36 @@ class Evaluation:
         return means
 
     @property
-    def _is_over_lanes(self) -> bool:
-        """Whether intervals are over the lanes of a single task."""
-        return len(self.tasks) == 1 and not self.classes
+    def _interval_over(self) -> Literal["tasks", "episodes", "repeats"]:
+        """Tasks; but repeats within tasks that are no draws of many, and lanes of a single task."""
+        if self.num_repeats > 1 and not self.held_out and not self.classes:
+            return "repeats"
+        return "episodes" if len(self.tasks) == 1 and not self.classes else "tasks"
 
     def _interval(self, values: np.ndarray, by_lane: np.ndarray | None) -> list[float] | None:
         """The interval of the mean of values [M] over tasks; None where one value tells none.
 
         Where tasks have classes, over goals within each; of a single task over its lanes, of
-        which `by_lane` [M, N] has the values.
+        which `by_lane` [M, N] has the values; where the same few tasks are run again and again,
+        over these repeats within each.
         """
-        if self._is_over_lanes and by_lane is not None:
-            values = by_lane[0]
+        over = self._interval_over
         columns = [values]
-        if self.classes:
+        if over == "episodes" and by_lane is not None:
+            columns = [by_lane[0]]
+        elif over == "repeats" and by_lane is not None:
+            columns = list(by_lane.reshape(len(values), self.num_repeats, -1).mean(-1))
+        elif self.classes:
             classes = np.array(self.classes)
             columns = [values[classes == name] for name in dict.fromkeys(self.classes)]
         if len(columns[0]) == 1:
             return None
-        if self.classes:
+        if self.classes or over == "repeats":
             low, high = scores_interval(
                 mean_score, np.stack(columns, axis=-1), drawn="runs within tasks"
             )
         else:
-            low, high = bootstrap_interval(values)
+            low, high = bootstrap_interval(columns[0])
         return [float(low), float(high)]
 
     def _of_class(self, name: str) -> Evaluation:

@@ -43,7 +43,7 @@ def print_evaluation(trainer: Trainer) -> None:
         gain, ends = report["gain"]["mean"], report["gain"]["ci"] or []
         form = f"+{_form(gain, *ends)}"
         interval = f" [{', '.join(format(end, form) for end in ends)}]" if ends else ""
-        pairs = "task" if report["interval_over"] == "tasks" else "lane"
+        pairs = {"tasks": "task", "repeats": "repeat"}.get(report["interval_over"], "lane")
         console.print(
             f"gain from first to last episode, paired by {pairs}: {gain:{form}}{interval}",
             markup=False,
@@ -59,10 +59,14 @@ def _heading(report: dict[str, Any]) -> str:
     listed, available = report["num_tasks"], report["num_available"]
     part = "" if available in (None, listed) else f", the first of {available}"
     words = tasks_in_words(report)
-    text = f"mean return on {'the' if words == 'task' else listed} {words}{part}"
+    times = report["protocol"].get("num_repeats", 1)
+    again = "" if times == 1 else f", {times} times each"
+    text = f"mean return on {'the' if words == 'task' else listed} {words}{part}{again}"
     if report["interval_over"] == "episodes":
         lanes = report["protocol"]["num_lanes"]
         return f"{text}, {lanes} episodes [95 % interval over them]" if lanes > 1 else text
+    if report["interval_over"] == "repeats":
+        return f"{text} [95 % interval over these]"
     return f"{text} [95 % interval]"
 
 

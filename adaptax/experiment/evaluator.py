@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ class EvaluatorConfig:
     """Lanes on each task, averaged: independent runs or, for an algorithm of the MAML family, the
     episodes of one gradient step. By default what the algorithm adapts with, 1 for most, and 20
     where the suite has a single task."""
+    num_repeats: int | None = None
+    """How often each task is run from the start, averaged: adaptations that know nothing of each
+    other. By default once; where a suite is tested on fewer than 20 tasks, which it also trains on,
+    as often as makes 20, unless `num_lanes` says how many independent runs there are."""
     num_episodes: int | None = None
     """Episodes in a row on each task. Default: the suite's protocol, but no more than the algorithm
     trains on (one less where test episodes follow)."""
@@ -57,7 +62,8 @@ class EvaluatorConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "evaluation")
-        check_positive(self, "num_tasks", "num_lanes", "num_episodes", "num_exploration_episodes")
+        positive = ("num_tasks", "num_lanes", "num_repeats", "num_episodes")
+        check_positive(self, *positive, "num_exploration_episodes")
         check_not_negative(self, "num_test_episodes")
 
 
@@ -96,14 +102,15 @@ class Evaluator:
 
     def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
         """What decides whether two evaluations can be compared, defaults filled in."""
-        exploration = self._num_exploration
+        exploration, num_repeats = self._num_exploration, self._num_repeats(algorithm)
         return {
             "num_tasks": self.num_tasks,
             "num_lanes": self._num_lanes(algorithm),
             "num_episodes": self._num_episodes(algorithm),
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
-            # Left out where it changes nothing, as runs have it that were recorded before it came.
+            # Left out where they change nothing: runs of before they came have none.
+            **({} if num_repeats == 1 else {"num_repeats": num_repeats}),
             **({} if exploration == 1 else {"num_exploration_episodes": exploration}),
         }
 
@@ -116,7 +123,7 @@ class Evaluator:
         num_lanes, num_episodes = self._num_lanes(algorithm), self._num_episodes(algorithm)
         horizon = self.suite.spec.horizon
         # Adaptation looks at all episodes before it, of the tasks that are run together.
-        together = self._num_together(num_lanes)
+        together = self._num_together(algorithm)
         check_rollout_fits(self.suite.spec, together, num_lanes, num_episodes * horizon)
         limit, num_slots = self.suite.max_slots, together * num_lanes
         if limit is not None and num_slots > limit:
@@ -127,11 +134,12 @@ class Evaluator:
                 stacklevel=3,
             )
         each = num_episodes + self.num_test_episodes
-        num_steps = self.num_tasks * num_lanes * each * horizon
+        num_trials = self.num_tasks * self._num_repeats(algorithm)
+        num_steps = num_trials * num_lanes * each * horizon
         if (hours := num_steps / STEPS_AN_HOUR) > 1:
             warnings.warn(
                 f"an evaluation may take {hours:,.0f} hours at a million steps a second: up to "
-                f"{num_steps:,} steps, of {self.num_tasks} tasks x {num_lanes:,} lanes x {each:,} "
+                f"{num_steps:,} steps, of {num_trials} tasks x {num_lanes:,} lanes x {each:,} "
                 f"episodes x {horizon:,} steps; fewer of them, or --evaluation-interval None",
                 stacklevel=3,
             )
@@ -149,13 +157,14 @@ class Evaluator:
         _warn_beyond_training(algorithm, self._num_episodes(algorithm) + self._tests)
         sampler.restart()
         tasks, listed = self.tasks(), self.suite.test.tasks
-        size = self._num_together(self._num_lanes(algorithm))
-        groups = [tasks[i : i + size] for i in range(0, len(tasks), size)]
+        size, num_repeats = self._num_together(algorithm), self._num_repeats(algorithm)
+        trials = tasks * num_repeats
+        groups = [trials[i : i + size] for i in range(0, len(trials), size)]
         in_a_row, test = zip(*(self._run(algorithm, state, g) for g in groups), strict=True)
-        every = Episodes.joined([Episodes.of(rollouts) for rollouts in in_a_row])
-        tested = Episodes.joined([Episodes.of(rollouts) for rollouts in test]) if test[0] else None
+        every = _episodes_of(in_a_row, num_repeats)
+        tested = _episodes_of(test, num_repeats) if test[0] else None
         available = None if listed is None else len(listed)
-        return Evaluation(tasks, every, tested, available, self.suite.held_out)
+        return Evaluation(tasks, every, tested, available, self.suite.held_out, num_repeats)
 
     def tasks(self) -> tuple[Task, ...]:
         """The test tasks, in order; drawn ones are the same for all seeds, which so compare."""
@@ -164,10 +173,10 @@ class Evaluator:
             return listed[: self.num_tasks]
         return self.suite.test.sample(named_generator(0, "evaluation", "tasks"), self.num_tasks)
 
-    def _num_together(self, num_lanes: int) -> int:
+    def _num_together(self, algorithm: Algorithm[Any, Any]) -> int:
         """Tasks that are run side by side: as many of each class as fit, one at least."""
-        limit = self.suite.max_slots
-        most = self.num_tasks if limit is None else min(limit // num_lanes, self.num_tasks)
+        limit, most = self.suite.max_slots, self.num_tasks * self._num_repeats(algorithm)
+        most = most if limit is None else min(limit // self._num_lanes(algorithm), most)
         return max(most - most % self._num_classes, self._num_classes)
 
     def _num_episodes(self, algorithm: Algorithm[Any, Any]) -> int:
@@ -187,6 +196,18 @@ class Evaluator:
             return self.config.num_lanes
         alone = self._is_single and algorithm.lanes_per_task == 1
         return DEFAULT_NUM_LANES if alone else algorithm.lanes_per_task
+
+    def _num_repeats(self, algorithm: Algorithm[Any, Any]) -> int:
+        """How often each task is run from the start."""
+        listed = self.suite.test.tasks
+        if self.config.num_repeats is not None:
+            return self.config.num_repeats
+        if listed is None or self.suite.held_out:
+            return 1
+        several_lanes = self.config.num_lanes is not None or self._is_single
+        if several_lanes and algorithm.lanes_per_task == 1:  # each is a repeat
+            return 1
+        return max(DEFAULT_NUM_TASKS // len(listed), 1)
 
     def _run(
         self, algorithm: Algorithm[Any, Any], state: PyTree, tasks: tuple[Task, ...]
@@ -229,6 +250,11 @@ class Evaluator:
     def close(self) -> None:
         """Free the pools."""
         self._sampler.close()
+
+
+def _episodes_of(groups: Sequence[list[Rollout]], num_repeats: int) -> Episodes:
+    """What all groups of tasks did, repeats of a task as lanes of it."""
+    return Episodes.joined([Episodes.of(rollouts) for rollouts in groups]).pooled(num_repeats)
 
 
 def _warn_beyond_training(algorithm: Algorithm[Any, Any], num_episodes: int) -> None:

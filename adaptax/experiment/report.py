@@ -274,6 +274,8 @@ class Report:
         where = f"the {words}" if number == 1 else f"each of {number} {words}"
         lanes, test = protocol.get("num_lanes", 1), protocol.get("num_test_episodes", 0)
         averaged = "" if lanes == 1 else f" in each of {lanes} lanes, whose figures are averaged,"
+        times = protocol.get("num_repeats", 1)
+        averaged += "" if times == 1 else f" {times} times from the start, all averaged,"
         episodes = len(row["episodes"])
         first = protocol.get("num_exploration_episodes", 1)
         adapts = "adapts after each" if first == 1 else f"adapts after each from number {first} on"

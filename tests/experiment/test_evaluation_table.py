@@ -55,7 +55,16 @@ def test_figures_below_a_hundredth_keep_their_digits(figure, interval, text):
 @pytest.mark.parametrize(
     ("suite", "flags", "heading"),
     [
-        ("half-cheetah-dir", [], "mean return on 2 tasks (as in training) [95 % interval]"),
+        (
+            "half-cheetah-dir",
+            [],
+            "mean return on 2 tasks (as in training), 10 times each [95 % interval over these]",
+        ),
+        (
+            "half-cheetah-dir",
+            ["--num-repeats", "1"],
+            "mean return on 2 tasks (as in training) [95 % interval]",
+        ),
         ("cartpole", [], "mean return on the task, 20 episodes [95 % interval over them]"),
         ("cartpole", ["--num-lanes", "1"], "mean return on the task"),
         ("point-goal", [], "mean return on 4 held-out tasks [95 % interval]"),

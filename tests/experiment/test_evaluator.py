@@ -266,6 +266,86 @@ def test_the_interval_of_one_task_is_that_of_its_lanes():
     assert row["gain"]["ci"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("held_out", [True, False])
+def test_repeats_are_independent_runs_of_the_same_tasks(held_out):
+    """Each with an adaptation of its own; figures of a task are means over them."""
+    suite, num_repeats = cliff_suite(NUM_TASKS), 3
+    suite = suite if held_out else replace(suite, train=suite.test)
+    config = replace(CONFIG, num_repeats=num_repeats, num_test_episodes=1)
+    evaluation = Evaluator(config, suite, 0).evaluate(nop(suite), {})
+    assert evaluation.tasks == suite.test.tasks
+    for episodes, number in ((evaluation.episodes, NUM_EPISODES), (evaluation.test, 1)):
+        lanes = episodes.lane_returns
+        assert lanes.shape == (NUM_TASKS, number, num_repeats * NUM_LANES)
+        assert len(np.unique(lanes)) == lanes.size
+        assert np.array_equal(episodes.returns, lanes.mean(-1))
+        assert np.array_equal(episodes.success, episodes.lane_success.mean(-1))
+    row = evaluation.row()
+    assert row["interval_over"] == ("tasks" if held_out else "repeats")
+    assert row["num_tasks"] == len(row["tasks"]) == NUM_TASKS
+
+
+def test_the_interval_over_repeats_draws_them_within_each_task():
+    """Two tasks far apart: how far says nothing of how well their mean is known."""
+    apart = np.array([0.0, 1000.0])[:, None, None]
+    returns = apart + np.random.default_rng(0).standard_normal((2, 2, 40))
+    tasks = (Task("t-0", 0, {}), Task("t-1", 1, {}))
+    episodes = Episodes(returns.mean(-1), lane_returns=returns)
+    of = {"num_available": 2, "held_out": False, "num_repeats": 20}
+    row = Evaluation(tasks, episodes, **of).row()
+    each = returns.reshape(2, 2, 20, 2).mean(-1)  # [tasks, episodes, repeats]
+    for values, figures in (
+        (each[:, 0], row["episodes"][0]["return_ci"]),
+        (each[:, 1] - each[:, 0], row["gain"]["ci"]),
+    ):
+        half = 1.96 * np.sqrt((values.var(-1) / 20).sum()) / 2
+        centre = values.mean()
+        assert figures == pytest.approx([centre - half, centre + half], abs=0.2 * half)
+
+
+def test_pooled_repeats_are_lanes_of_their_own_task():
+    rng = np.random.default_rng(0)
+    lanes = rng.standard_normal((6, 2, 3))  # two tasks, three times over
+    steps = rng.integers(9, size=(6, 2))
+    solved = lanes > 0
+    first = solved[..., 0], steps
+    means = (lanes.mean(-1), solved.mean(-1), solved.mean(-1))
+    pooled = Episodes(*means, *first, lanes, solved, solved).pooled(3)
+    for task in (0, 1):
+        own = [lanes[task + 2 * repeat] for repeat in range(3)]
+        assert np.array_equal(pooled.lane_returns[task], np.concatenate(own, axis=-1))
+        assert pooled.returns[task] == pytest.approx(np.mean(own, axis=(0, 2)))
+    assert np.array_equal(pooled.first_lane_steps, steps[:2])
+    assert np.array_equal(pooled.first_lane_success, solved[:2, :, 0])
+
+
+@pytest.mark.parametrize(
+    ("suite", "lanes", "asked", "used"),
+    [
+        ("half-cheetah-dir", 1, {}, 10),
+        ("half-cheetah-dir", 1, {"num_lanes": 3}, 1),
+        ("half-cheetah-dir", 1, {"num_lanes": 3, "num_repeats": 4}, 4),
+        ("half-cheetah-dir", 7, {}, 10),
+        ("half-cheetah-dir", 7, {"num_lanes": 3}, 10),
+        ("point-corners", 1, {}, 5),
+        ("cartpole", 1, {}, 1),
+        ("cartpole", 7, {}, 20),
+        ("point-goal", 7, {}, 1),
+        ("point-goal", 7, {"num_repeats": 2}, 2),
+    ],
+)
+def test_the_only_few_tasks_are_run_20_times_in_all(suite, lanes, asked, used):
+    """Lanes asked for are such runs, but where several share an adaptation.
+
+    A single task has 20 lanes; held-out tasks are draws, of which there are others.
+    """
+    made = make_suite(suite)
+    algorithm = nop(made)
+    algorithm.lanes_per_task = lanes
+    evaluator = Evaluator(EvaluatorConfig(**asked), made, 0)
+    assert evaluator.protocol(algorithm).get("num_repeats", 1) == used
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "held_out"),
     [
