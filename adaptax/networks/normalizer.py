@@ -13,7 +13,9 @@ Moments = dict[str, jax.Array]
 """`mean` [F], `variance` [F] (population) and `count` [] of all that was seen."""
 
 EPSILON = 1e-8
-"""Added to variances: what never varies stays where it is."""
+"""Added to variances."""
+CONSTANT = 1e-10
+"""Variance below which an observation counts as one that never varies, but for rounding."""
 CLIP = 10.0
 """Bound on normalised inputs, in standard deviations."""
 
@@ -29,8 +31,16 @@ def standardized(x: jax.Array, moments: Moments) -> jax.Array:
 
 
 def normalized(obs: jax.Array, moments: Moments | None) -> jax.Array:
-    """Observations [..., F] as networks see them: standardised and clipped if there are moments."""
-    return obs if moments is None else jnp.clip(standardized(obs, moments), -CLIP, CLIP)
+    """Observations [..., F] as networks see them: standardised and clipped if there are moments.
+
+    What has never varied is not divided by its deviation: should it do so one day, on a task of
+    another kind, networks see it as it is rather than at the bound.
+    """
+    if moments is None:
+        return obs
+    never = moments["variance"] < CONSTANT
+    by = {**moments, "variance": jnp.where(never, 1.0, moments["variance"])}
+    return jnp.clip(standardized(obs, by), -CLIP, CLIP)
 
 
 def restored(x: jax.Array, moments: Moments) -> jax.Array:

@@ -18,6 +18,7 @@ from adaptax.core import rng
 from adaptax.core.errors import check
 from adaptax.core.experience import PyTree, Step
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
+from adaptax.networks.normalizer import Moments, normalized
 
 Extras = dict[str, jax.Array]
 
@@ -135,12 +136,15 @@ class PolicyActor(ByLane, Memoryless):
     params: PyTree
     policy: nn.Module = field(metadata={"static": True})
     deterministic: bool = field(default=False, metadata={"static": True})
+    obs_moments: Moments | None = None
+    """What observations are standardised by, if they are."""
 
     def act(
         self, carry: PyTree, obs: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, PyTree, Extras]:
         """An action drawn from the policy, or its mode."""
-        action, extras = draw(self.policy.apply(self.params, obs), self.deterministic, key)
+        distribution = self.policy.apply(self.params, normalized(obs, self.obs_moments))
+        action, extras = draw(distribution, self.deterministic, key)
         return action, carry, extras
 
 

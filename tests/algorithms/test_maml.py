@@ -45,9 +45,11 @@ from adaptax.functional.policy_losses import (
 from adaptax.functional.trust_region import trust_region_step
 from adaptax.learning.credited import Samples
 from adaptax.learning.minibatches import ADAM
+from adaptax.networks.normalizer import Moments, fresh_moments, normalized, updated_moments
 
 SPEC = EnvSpec(2, Continuous(2), 4)
 TASKS, LANES, STEPS = 2, 3, 4
+SIZE = cliff_suite().spec.observation_size
 VALID = np.arange(STEPS) < np.array([4, 2, 3])[:, None]
 SMALL = {"hidden_sizes": (4,), "meta_batch_size": TASKS, "num_episodes": LANES}
 NUM_INNER = pytest.mark.parametrize("num_inner", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -81,6 +83,12 @@ def random_params(config: MAMLConfig, seed: int = 0, dtype=np.float64):
     )
     sizes = jax.tree.map(lambda x: jnp.asarray(x, dtype), params.get("inner_lr"))
     return {"policy": policy} | ({} if sizes is None else {"inner_lr": sizes})
+
+
+def moments_of(rng: np.random.Generator, size: int) -> Moments:
+    """Of some experience of observations [size]."""
+    seen = jnp.asarray(3.0 + 2.0 * rng.standard_normal((50, size)), jnp.float32)
+    return updated_moments(fresh_moments(size), seen, jnp.ones(50, bool))
 
 
 def two_stages(dtype=np.float32):
@@ -149,7 +157,9 @@ def test_first_order_is_the_gradient_at_the_adapted_parameters():
     with jax.enable_x64(True):
         config = VPGMAMLConfig(**SMALL, first_order=True)
         stages, params = two_stages(np.float64), random_params(config)
-        own = stepped(config, POLICY, params, for_each_task(params["policy"], TASKS), stages[0])
+        own = stepped(
+            config, POLICY, State(params, {}, {}), for_each_task(params["policy"], TASKS), stages[0]
+        )
 
         def after(x, task):
             log_prob = POLICY.apply(x, task.obs).log_prob(task.action)
@@ -214,7 +224,7 @@ def test_trpo_maml_without_an_inner_step_is_trpo():
     config = replace(config, trust_region=replace(config.trust_region, reg_coeff=0.1))
     params = random_params(config, dtype=np.float32)
     stages = on_policy(params)
-    ours, metrics = updated(TRPOMAML(config, SPEC), State(params, {}), data_of(stages))
+    ours, metrics = updated(TRPOMAML(config, SPEC), State(params, {}, {}), data_of(stages))
     old, last = params["policy"], stages[-1]
     acted = POLICY.apply(old, last.obs)
 
@@ -232,7 +242,7 @@ def test_trpo_maml_without_an_inner_step_is_trpo():
 def test_trust_region_bounds_the_policies_after_adaptation():
     config, stages = TRPOMAMLConfig(**SMALL), two_stages()
     params = random_params(config, dtype=np.float32)
-    state, metrics = updated(TRPOMAML(config, SPEC), State(params, {}), data_of(stages))
+    state, metrics = updated(TRPOMAML(config, SPEC), State(params, {}, {}), data_of(stages))
     last = jax.jit(lambda params: unroll(config, POLICY, params, stages)[-1])
     kl = task_mean(last(params).kl(last(state.params)), stages[-1].valid)
     assert float(metrics["line_search_accepted"]) == 1.0
@@ -455,7 +465,8 @@ def test_after_adaptation_every_task_acts_by_its_own_parameters():
             assert float(jnp.abs(log_prob(other, i) - recorded)[valid].max()) > 0.01
 
 
-def test_adapting_is_the_step_that_training_takes():
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_adapting_is_the_step_that_training_takes(normalize_obs):
     suite, rollouts = cliff_suite(), []
 
     def record(rollout, actor):
@@ -463,10 +474,18 @@ def test_adapting_is_the_step_that_training_takes():
         return rollout
 
     algorithm = ProMP(
-        ProMPConfig(meta_batch_size=4, num_episodes=5, num_inner_steps=2, baseline_fit="previous"),
+        ProMPConfig(
+            meta_batch_size=4,
+            num_episodes=5,
+            num_inner_steps=2,
+            baseline_fit="previous",
+            normalize_obs=normalize_obs,
+        ),
         suite.spec,
     )
     state = algorithm.init(named_key(0, "init"))
+    if normalize_obs:
+        state = replace(state, moments={"obs": moments_of(np.random.default_rng(0), SIZE)})
     algorithm.iteration(state, ChangingSampler(suite, record))
     actor, history = algorithm.actor(state), []
     for rollout, acted in rollouts:
@@ -474,6 +493,62 @@ def test_adapting_is_the_step_that_training_takes():
             np.testing.assert_array_equal(a, b)
         history.append(rollout)
         actor = algorithm.adapt(state, actor, history)
+
+
+NORMALIZED = pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (ProMP, ProMPConfig(**SMALL)),
+        (TRPOMAML, TRPOMAMLConfig(**SMALL)),
+        (VPGMAML, VPGMAMLConfig(**SMALL)),
+        pytest.param(DICEMAML, DICEMAMLConfig(**SMALL), marks=pytest.mark.slow),
+    ],
+)
+
+
+@NORMALIZED
+def test_an_update_sees_observations_by_the_moments_that_acted(kind, config):
+    """It is the plain update on standardised ones; what is not valid changes nothing."""
+    moments = moments_of(np.random.default_rng(0), 2)
+    plain, own = (kind(replace(config, normalize_obs=on), SPEC) for on in (False, True))
+    state = replace(plain.init(jax.random.key(0)), params=random_params(config, dtype=np.float32))
+    raw = two_stages()
+    shown = tuple(replace(x, obs=normalized(x.obs, moments)) for x in raw)
+    expected, _ = updated(plain, state, data_of(shown))
+    found, _ = updated(own, replace(state, moments={"obs": moments}), data_of(raw))
+    for a, b in zip(*(jax.tree.leaves(x.params) for x in (found, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    seen = np.concatenate([np.asarray(x.obs)[np.asarray(x.valid)] for x in raw])
+    after = found.moments["obs"]
+    count, old = len(seen), moments["count"]
+    assert after["count"] == old + count
+    mean = (old * moments["mean"] + seen.sum(0)) / (old + count)
+    np.testing.assert_allclose(after["mean"], mean, rtol=1e-5)
+
+
+def test_the_moments_are_those_of_all_observations_so_far():
+    """Before and after inner steps alike; actors and update of an iteration have the same ones."""
+    suite, rollouts = cliff_suite(), []
+
+    def record(rollout, actor):
+        rollouts.append((rollout, actor))
+        return rollout
+
+    config = VPGMAMLConfig(**{**SMALL, "meta_batch_size": 4}, normalize_obs=True)
+    algorithm = VPGMAML(config, suite.spec)
+    states, sampler = [algorithm.init(named_key(0, "init"))], ChangingSampler(suite, record)
+    for _ in range(2):
+        states.append(algorithm.iteration(states[-1], sampler)[0])
+    valid = [np.asarray(r.obs)[np.asarray(r.valid)] for r, _ in rollouts]
+    for state, so_far in ((states[1], valid[:2]), (states[2], valid)):
+        seen, moments = np.concatenate(so_far), state.moments["obs"]
+        assert moments["count"] == len(seen)
+        np.testing.assert_allclose(moments["mean"], seen.mean(0), atol=1e-5)
+        np.testing.assert_allclose(moments["variance"], seen.var(0), rtol=1e-4)
+    for (_, actor), state in zip(rollouts[::2], states[:2], strict=True):
+        assert actor.obs_moments is state.moments["obs"]
+    adapted, acted = rollouts[3][1].actor.obs_moments, states[1].moments["obs"]
+    assert np.array_equal(adapted["mean"], np.broadcast_to(acted["mean"], (4, SIZE)))
 
 
 def test_a_floor_under_the_deviation_holds_before_and_after_an_inner_step():
@@ -484,7 +559,9 @@ def test_a_floor_under_the_deviation_holds_before_and_after_an_inner_step():
     head = params["policy"]["params"]["ActionHead_0"]
     for log_std, held in ((np.log([0.5, 0.5]) - 1.0, True), (np.log([0.7, 0.7]), False)):
         head["log_std"] = jnp.asarray(log_std, jnp.float32)
-        own = stepped(config, policy, params, for_each_task(params["policy"], TASKS), stages[0])
+        own = stepped(
+            config, policy, State(params, {}, {}), for_each_task(params["policy"], TASKS), stages[0]
+        )
         after = own["params"]["ActionHead_0"]["log_std"]
         assert np.array_equal(after, np.broadcast_to(head["log_std"], after.shape)) == held
         for distribution in unroll(config, policy, params, stages):

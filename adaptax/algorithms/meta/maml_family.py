@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -34,6 +34,7 @@ from adaptax.learning.credited import Samples, credited
 from adaptax.learning.minibatches import ADAM
 from adaptax.learning.processors import ProcessorConfig, check_room
 from adaptax.networks.heads import MLPPolicy
+from adaptax.networks.normalizer import Moments, fresh_moments, normalized, updated_moments
 from adaptax.networks.own import own_policy
 from adaptax.sampling.actors import Actor, PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
@@ -67,6 +68,9 @@ class MAMLConfig(ProcessorConfig):
     rewards after the last, by the product of task means (`means`, as ProMP) or of lane means
     (`trajectories`), which has the same expectation and more noise: lanes of a task are
     independent of each other."""
+    normalize_obs: bool = False
+    """Whether the policy sees observations standardised by the moments of all so far; pictures are
+    left as they are."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy."""
     init_std: float = field(default=0.3, metadata={"static": True})
@@ -92,6 +96,8 @@ class State:
     params: PyTree
     """What the meta-gradient changes: `policy`, and `inner_lr` if that is learned."""
     opt_state: PyTree
+    moments: dict[str, Moments]
+    """`obs`, of observations, where they are normalised."""
 
 
 Stages = tuple[Samples, ...]
@@ -127,23 +133,56 @@ def init_params(config: MAMLConfig, policy: nn.Module, spec: EnvSpec, key: jax.A
     }
 
 
+def init_moments(config: MAMLConfig, spec: EnvSpec) -> dict[str, Moments]:
+    """Moments of no observations; none where they are not normalised."""
+    has_some = config.normalize_obs and spec.picture is None
+    return {"obs": fresh_moments(spec.observation_size)} if has_some else {}
+
+
+def actor_of(policy: nn.Module, state: State, deterministic: bool = False) -> PolicyActor:
+    """The policy before adaptation."""
+    moments = state.moments.get("obs")
+    return PolicyActor(state.params["policy"], policy, deterministic, moments)
+
+
+def actor_with(
+    own: PyTree, policy: nn.Module, state: State, deterministic: bool = False
+) -> PerMember:
+    """Actors of all tasks, each with parameters of its own [M, ...]."""
+    num_tasks = len(jax.tree.leaves(own)[0])
+    moments = for_each_task(state.moments.get("obs"), num_tasks)
+    return PerMember(PolicyActor(own, policy, deterministic, moments))
+
+
+def seen(stages: Stages, moments: dict[str, Moments]) -> Stages:
+    """Stages with observations as the policy sees them."""
+    return tuple(replace(s, obs=normalized(s.obs, moments.get("obs"))) for s in stages)
+
+
+def with_experience(moments: dict[str, Moments], stages: Stages) -> dict[str, Moments]:
+    """Moments brought up to date, for the next iteration."""
+    for samples in stages:
+        moments = {k: updated_moments(m, samples.obs, samples.valid) for k, m in moments.items()}
+    return moments
+
+
 def collect(
-    config: MAMLConfig, policy: nn.Module, params: PyTree, sampler: Sampler, *, dice: bool = False
+    config: MAMLConfig, policy: nn.Module, state: State, sampler: Sampler, *, dice: bool = False
 ) -> Data:
     """Episodes on new tasks before every inner step and after the last.
 
     `dice`: whether the last ones are credited with adjusted rewards instead of advantages.
     """
     tasks = sampler.sample_tasks(config.meta_batch_size)
-    own = for_each_task(params["policy"], len(tasks))
-    actor: Actor = PolicyActor(params["policy"], policy)
+    actor: Actor = actor_of(policy, state)
+    own = for_each_task(state.params["policy"], len(tasks))
     history, stages = list[Rollout](), list[Samples]()
     horizon = sampler.spec.horizon
     for _ in range(config.num_inner_steps):
         history.append(sampler.episodes(actor, tasks, config.num_episodes, 1))
         stages.append(credited(config, horizon, history, dice=config.inner_objective == "dice"))
-        own = stepped(config, policy, params, own, stages[-1])
-        actor = PerMember(PolicyActor(own, policy))
+        own = stepped(config, policy, state, own, stages[-1])
+        actor = actor_with(own, policy, state)
     history.append(sampler.episodes(actor, tasks, config.num_episodes, 1))
     stages.append(credited(config, horizon, history, dice=dice))
     return Data(tuple(stages), jnp.stack([mean_returns(rollout) for rollout in history], axis=1))
@@ -153,7 +192,7 @@ def adapted_actor(
     config: MAMLConfig,
     policy: nn.Module,
     horizon: int,
-    params: PyTree,
+    state: State,
     actor: Actor,
     history: Sequence[Rollout],
     deterministic: bool,
@@ -165,21 +204,21 @@ def adapted_actor(
     if isinstance(actor, PerMember):
         own = actor.actor.params  # type: ignore[attr-defined]
     else:
-        own = for_each_task(params["policy"], len(history[-1].valid))
+        own = for_each_task(state.params["policy"], len(history[-1].valid))
     if "log_prob" in history[-1].extras:
         dice = config.inner_objective == "dice"
         if dice:
             for rollout in history:
                 check_room(rollout, horizon)
         samples = credited(config, horizon, history, dice=dice)
-        own = stepped(config, policy, params, own, samples)
+        own = stepped(config, policy, state, own, samples)
     else:
         warnings.warn(
             "nothing was adapted: a policy gradient needs actions that were drawn, and these "
             "were the policy's mode; evaluate without `deterministic`",
             stacklevel=3,
         )
-    return PerMember(PolicyActor(own, policy, deterministic))
+    return actor_with(own, policy, state, deterministic)
 
 
 def unroll(config: MAMLConfig, policy: nn.Module, params: PyTree, stages: Stages) -> Distributions:
@@ -223,10 +262,15 @@ def task_step(
 
 @partial(jax.jit, static_argnums=1)
 def stepped(
-    config: MAMLConfig, policy: nn.Module, params: PyTree, own: PyTree, samples: Samples
+    config: MAMLConfig, policy: nn.Module, state: State, own: PyTree, samples: Samples
 ) -> PyTree:
     """The parameters [M, ...] of all tasks after an inner step."""
-    return jax.vmap(lambda one, task: task_step(config, policy, params, one, task)[0])(own, samples)
+    (samples,) = seen((samples,), state.moments)
+
+    def one_task(own: PyTree, samples: Samples) -> PyTree:
+        return task_step(config, policy, state.params, own, samples)[0]
+
+    return jax.vmap(one_task)(own, samples)
 
 
 def distribution_at(policy: nn.Module, own: PyTree, obs: jax.Array) -> Distribution:
@@ -304,7 +348,7 @@ def adam_step(
     data: Data,
 ) -> tuple[State, Metrics]:
     """One step of Adam on an outer loss and E-MAML's term."""
-    stages = data.stages
+    stages = seen(data.stages, state.moments)
 
     def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, Distributions]]:
         distributions = unroll(config, policy, params, stages)
@@ -317,4 +361,5 @@ def adam_step(
     params = optax.apply_updates(state.params, updates)
     kl = mean_kls(before, unroll(config, policy, params, stages), stages)[-1]
     metrics = {"policy_loss": policy_loss, "grad_norm": optax.tree.norm(grads), "kl": kl}
-    return State(params, opt_state), {**return_metrics(data), **metrics}
+    moments = with_experience(state.moments, data.stages)
+    return State(params, opt_state, moments), {**return_metrics(data), **metrics}

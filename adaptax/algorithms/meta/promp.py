@@ -15,20 +15,25 @@ import jax.numpy as jnp
 import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
+from adaptax.algorithms.meta import maml_family
 from adaptax.algorithms.meta.maml_family import (
     Data,
     Distributions,
     MAMLConfig,
     Stages,
+    actor_of,
     adapted_actor,
     collect,
     exploration_loss,
+    init_moments,
     init_params,
     mean_kls,
     policy_for,
     return_metrics,
+    seen,
     task_mean,
     unroll,
+    with_experience,
 )
 from adaptax.core.config import check_not_negative, check_positive
 from adaptax.core.errors import check
@@ -37,7 +42,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.policy_losses import adapted_kl_coeff, clipped_ratio_loss
 from adaptax.learning.minibatches import ADAM, descend, shuffled_rows
 from adaptax.learning.schedules import Schedule, falling
-from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 
@@ -89,12 +94,9 @@ class ProMPConfig(MAMLConfig):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class State:
-    """Everything learned."""
+class State(maml_family.State):
+    """Everything learned, and what changes from iteration to iteration."""
 
-    params: PyTree
-    """What the meta-gradient changes: `policy`, and `inner_lr` if that is learned."""
-    opt_state: PyTree
     kl_coeff: jax.Array
     """[K], one for every inner step."""
     clip_range: jax.Array
@@ -128,11 +130,12 @@ class ProMP(Algorithm[State, Data]):
         params = init_params(config, self.networks, self.spec, init_key)
         kl_coeff = jnp.full(config.num_inner_steps, config.init_kl_coeff, jnp.float32)
         clip_range = jnp.float32(config.clip_range)
-        return State(params, adam(config).init(params), kl_coeff, clip_range, key)
+        moments = init_moments(config, self.spec)
+        return State(params, adam(config).init(params), moments, kl_coeff, clip_range, key)
 
     def collect(self, state: State, sampler: Sampler) -> Data:
         """Episodes on new tasks before every inner step and after the last."""
-        return collect(self.config, self.networks, state.params, sampler)
+        return collect(self.config, self.networks, state, sampler)
 
     def loss(
         self, state: State, params: PyTree, batch: tuple[Stages, Distributions]
@@ -150,7 +153,8 @@ class ProMP(Algorithm[State, Data]):
 
     def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """Passes over the tasks, anchored at the policies that acted; then coefficients follow."""
-        config, policy, stages = self.config, self.networks, data.stages
+        config, policy = self.config, self.networks
+        stages = seen(data.stages, state.moments)
         before = unroll(config, policy, state.params, stages)
         key, shuffle_key = jax.random.split(state.key)
         every = jnp.ones(config.meta_batch_size, bool)
@@ -170,15 +174,17 @@ class ProMP(Algorithm[State, Data]):
             "clip_range": state.clip_range,
         }
         clip_range = state.clip_range * config.clip_range_decay
-        return State(params, opt_state, kl_coeff, clip_range, key), return_metrics(data) | metrics
+        moments = with_experience(state.moments, data.stages)
+        new = State(params, opt_state, moments, kl_coeff, clip_range, key)
+        return new, return_metrics(data) | metrics
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy before adaptation."""
-        return PolicyActor(state.params["policy"], self.networks, deterministic)
+        return actor_of(self.networks, state, deterministic)
 
     def adapt(
         self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
     ) -> Actor:
         """One inner step further, on the last rollout."""
         where = self.config, self.networks, self.spec.horizon
-        return adapted_actor(*where, state.params, actor, history, deterministic)
+        return adapted_actor(*where, state, actor, history, deterministic)

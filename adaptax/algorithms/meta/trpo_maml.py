@@ -21,21 +21,25 @@ from adaptax.algorithms.meta.maml_family import (
     MAMLConfig,
     Stages,
     State,
+    actor_of,
     adapted_actor,
     collect,
     exploration_loss,
+    init_moments,
     init_params,
     mean_kls,
     policy_for,
     return_metrics,
+    seen,
     task_mean,
     unroll,
+    with_experience,
 )
 from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
-from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 
@@ -66,11 +70,11 @@ class TRPOMAML(Algorithm[State, Data]):
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         params = init_params(self.config, self.networks, self.spec, key)
-        return State(params, opt_state={})
+        return State(params, {}, init_moments(self.config, self.spec))
 
     def collect(self, state: State, sampler: Sampler) -> Data:
         """Episodes on new tasks before every inner step and after the last."""
-        return collect(self.config, self.networks, state.params, sampler)
+        return collect(self.config, self.networks, state, sampler)
 
     def objective(
         self, before: Distributions, stages: Stages, params: PyTree
@@ -84,7 +88,8 @@ class TRPOMAML(Algorithm[State, Data]):
 
     def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One step within the trust region."""
-        config, policy, stages = self.config, self.networks, data.stages
+        config, policy = self.config, self.networks
+        stages = seen(data.stages, state.moments)
         before = jax.lax.stop_gradient(unroll(config, policy, state.params, stages))
         divergence = Divergence(
             policy=lambda params: unroll(config, policy, params, stages)[-1],
@@ -94,15 +99,16 @@ class TRPOMAML(Algorithm[State, Data]):
         params, metrics = trust_region_step(
             objective, state.params, config.trust_region, divergence
         )
-        return State(params, state.opt_state), return_metrics(data) | metrics
+        moments = with_experience(state.moments, data.stages)
+        return State(params, state.opt_state, moments), return_metrics(data) | metrics
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy before adaptation."""
-        return PolicyActor(state.params["policy"], self.networks, deterministic)
+        return actor_of(self.networks, state, deterministic)
 
     def adapt(
         self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
     ) -> Actor:
         """One inner step further, on the last rollout."""
         where = self.config, self.networks, self.spec.horizon
-        return adapted_actor(*where, state.params, actor, history, deterministic)
+        return adapted_actor(*where, state, actor, history, deterministic)

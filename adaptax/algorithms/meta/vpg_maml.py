@@ -17,9 +17,11 @@ from adaptax.algorithms.meta.maml_family import (
     Data,
     MAMLConfig,
     State,
+    actor_of,
     adam_step,
     adapted_actor,
     collect,
+    init_moments,
     init_params,
     policy_for,
     task_mean,
@@ -31,7 +33,7 @@ from adaptax.functional.distributions import Distribution
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.learning.credited import Samples
 from adaptax.learning.minibatches import ADAM
-from adaptax.sampling.actors import Actor, PolicyActor
+from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
 
@@ -66,11 +68,12 @@ class VPGMAML(Algorithm[State, Data]):
     def init(self, key: jax.Array) -> State:
         """Fresh parameters."""
         params = init_params(self.config, self.networks, self.spec, key)
-        return State(params, ADAM(self.config.lr).init(params))
+        moments = init_moments(self.config, self.spec)
+        return State(params, ADAM(self.config.lr).init(params), moments)
 
     def collect(self, state: State, sampler: Sampler) -> Data:
         """Episodes on new tasks before every inner step and after the last."""
-        return collect(self.config, self.networks, state.params, sampler)
+        return collect(self.config, self.networks, state, sampler)
 
     def update(self, state: State, data: Data) -> tuple[State, Metrics]:
         """One gradient step."""
@@ -78,14 +81,14 @@ class VPGMAML(Algorithm[State, Data]):
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
         """The policy before adaptation."""
-        return PolicyActor(state.params["policy"], self.networks, deterministic)
+        return actor_of(self.networks, state, deterministic)
 
     def adapt(
         self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
     ) -> Actor:
         """One inner step further, on the last rollout."""
         where = self.config, self.networks, self.spec.horizon
-        return adapted_actor(*where, state.params, actor, history, deterministic)
+        return adapted_actor(*where, state, actor, history, deterministic)
 
 
 def loss(distribution: Distribution, samples: Samples) -> jax.Array:
