@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from adaptax.core.errors import check
 from adaptax.core.spec import ActionSpace, Continuous, MultiDiscrete
 from adaptax.functional.distributions import (
     Categorical,
@@ -14,6 +15,14 @@ from adaptax.functional.distributions import (
     MultiCategorical,
 )
 from adaptax.networks.mlp import MLP, dense
+
+
+def check_deviations(first: float, low: float, high: float | None = None) -> None:
+    """Raise a ConfigError where a policy's first deviation is not within its bounds."""
+    check(high is None or low <= high, f"max_std {high} must be at least min_std {low}")
+    most = "" if high is None else f" and at most max_std {high}"
+    within = low <= first and (high is None or first <= high)
+    check(within, f"init_std {first} must be at least min_std {low}{most}")
 
 
 class ActionHead(nn.Module):

@@ -23,7 +23,6 @@ import optax
 
 from adaptax.algorithms.base import Metrics
 from adaptax.core.config import check_not_negative, check_positive
-from adaptax.core.errors import check
 from adaptax.core.experience import Array, PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
@@ -33,7 +32,7 @@ from adaptax.functional.policy_losses import likelihood_ratio_loss, policy_gradi
 from adaptax.learning.credited import Samples, credited
 from adaptax.learning.minibatches import ADAM
 from adaptax.learning.processors import ProcessorConfig, check_room
-from adaptax.networks.heads import MLPPolicy
+from adaptax.networks.heads import MLPPolicy, check_deviations
 from adaptax.networks.normalizer import Moments, fresh_moments, normalized, updated_moments
 from adaptax.networks.own import own_policy
 from adaptax.sampling.actors import Actor, PerMember, PolicyActor
@@ -84,8 +83,7 @@ class MAMLConfig(ProcessorConfig):
         check_positive(self, "meta_batch_size", "num_episodes", "num_inner_steps")
         check_positive(self, "hidden_sizes", "init_std", "min_std")
         check_not_negative(self, "inner_lr")
-        low, first = self.min_std, self.init_std
-        check(low <= first, f"init_std {first} must be at least min_std {low}")
+        check_deviations(self.init_std, self.min_std)
 
 
 @jax.tree_util.register_dataclass

@@ -32,6 +32,7 @@ from adaptax.learning.schedules import Schedule
 from adaptax.learning.sequences import Sequences, trial_sequences
 from adaptax.networks.actor_critic import MIN_STD, ActorCritic
 from adaptax.networks.convolutions import torso_for
+from adaptax.networks.heads import check_deviations
 from adaptax.networks.hypernetwork import HeadsConfig, head_inputs
 from adaptax.networks.memory import MemoryConfig
 from adaptax.networks.normalizer import fresh_moments, updated_moments
@@ -153,11 +154,7 @@ class RL2Config(Hyperparameters):
         self._check_entropy()
 
     def _check_std(self) -> None:
-        low, high, first = self.min_std, self.max_std, self.init_std
-        check(high is None or low <= high, f"max_std {high} must be at least min_std {low}")
-        most = "" if high is None else f" and at most max_std {high}"
-        within = f"init_std {first} must be at least min_std {low}{most}"
-        check(low <= first <= (high or first), within)
+        check_deviations(self.init_std, self.min_std, self.max_std)
         generated = self.heads.kind == "generated"
         check(
             not (self.state_dependent_std and generated),
