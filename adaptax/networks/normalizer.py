@@ -19,6 +19,10 @@ CONSTANT = 1e-10
 CLIP = 10.0
 """Bound on normalised inputs, in standard deviations."""
 
+OUTLIER = 50.0
+"""Deviations from the mean so far at which moments take what is observed beyond. What one step of
+two thousand has is within it."""
+
 
 def fresh_moments(size: int) -> Moments:
     """Moments before anything was observed: standardising by them changes nothing."""
@@ -67,3 +71,15 @@ def updated_moments(moments: Moments, x: jax.Array, valid: jax.Array) -> Moments
         + jnp.square(shift) * (old / total) * share,
         "count": old + new,
     }
+
+
+def observed(moments: Moments, obs: jax.Array, valid: jax.Array) -> Moments:
+    """As `updated_moments`, of observations, but with a bound on what each can do.
+
+    A simulation now and then flings an object a kilometre away. Without a bound one such episode
+    makes the deviation of its position so large that networks no longer see where it is.
+    """
+    reach = OUTLIER * jnp.sqrt(moments["variance"])
+    near = jnp.clip(obs, moments["mean"] - reach, moments["mean"] + reach)
+    known = (moments["count"] > 0) & (moments["variance"] >= CONSTANT)
+    return updated_moments(moments, jnp.where(known, near, obs), valid)

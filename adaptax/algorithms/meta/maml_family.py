@@ -33,7 +33,7 @@ from adaptax.learning.credited import Samples, credited
 from adaptax.learning.minibatches import ADAM
 from adaptax.learning.processors import ProcessorConfig, check_room
 from adaptax.networks.heads import MLPPolicy, check_deviations
-from adaptax.networks.normalizer import Moments, fresh_moments, normalized, updated_moments
+from adaptax.networks.normalizer import Moments, fresh_moments, normalized, observed
 from adaptax.networks.own import own_policy
 from adaptax.sampling.actors import Actor, PerMember, PolicyActor
 from adaptax.sampling.sampler import Sampler
@@ -160,7 +160,7 @@ def seen(stages: Stages, moments: dict[str, Moments]) -> Stages:
 def with_experience(moments: dict[str, Moments], stages: Stages) -> dict[str, Moments]:
     """Moments brought up to date, for the next iteration."""
     for samples in stages:
-        moments = {k: updated_moments(m, samples.obs, samples.valid) for k, m in moments.items()}
+        moments = {k: observed(m, samples.obs, samples.valid) for k, m in moments.items()}
     return moments
 
 

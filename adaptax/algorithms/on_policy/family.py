@@ -57,7 +57,7 @@ from adaptax.networks.actor_critic import (
 )
 from adaptax.networks.convolutions import torso_for
 from adaptax.networks.memory import MemoryConfig
-from adaptax.networks.normalizer import Moments, fresh_moments, updated_moments
+from adaptax.networks.normalizer import Moments, fresh_moments, observed
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.memory_actors import MemoryActor
 from adaptax.sampling.sampler import Sampler
@@ -311,7 +311,7 @@ def with_obs_moments(state: State, sequences: Sequences) -> State:
     """
     if "obs" not in state.moments:
         return state
-    moments = updated_moments(state.moments["obs"], sequences.inputs, sequences.valid)
+    moments = observed(state.moments["obs"], sequences.inputs, sequences.valid)
     return replace(state, moments={**state.moments, "obs": moments})
 
 
