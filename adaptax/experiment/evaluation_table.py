@@ -60,7 +60,7 @@ def _heading(report: dict[str, Any]) -> str:
     part = "" if available in (None, listed) else f", the first of {available}"
     words = tasks_in_words(report)
     times = report["protocol"].get("num_repeats", 1)
-    again = "" if times == 1 else f", {times} times each"
+    again = "" if times == 1 else f", {times} times{'' if listed == 1 else ' each'}"
     text = f"mean return on {'the' if words == 'task' else listed} {words}{part}{again}"
     if report["interval_over"] == "episodes":
         lanes = report["protocol"]["num_lanes"]
