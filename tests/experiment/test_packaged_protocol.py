@@ -177,7 +177,7 @@ def test_many_tasks_are_evaluated_in_groups_that_a_pool_can_hold():
         return suite.make_pool(num_slots)
 
     limited = Suite("timed", suite.spec, suite.train, suite.test, make_pool, max_slots=5)
-    config = EvaluatorConfig(num_tasks=10)
+    config = EvaluatorConfig(num_tasks=10, num_repeats=1)
     grouped = Evaluator(config, limited, 0).evaluate(nop(suite), {})
     assert sizes == [4, 2]
     whole = Evaluator(config, suite, 0).evaluate(nop(suite), {})
