@@ -495,7 +495,7 @@ def test_adapting_is_the_step_that_training_takes(normalize_obs):
         actor = algorithm.adapt(state, actor, history)
 
 
-NORMALIZED = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("kind", "config"),
     [
         (ProMP, ProMPConfig(**SMALL)),
@@ -504,9 +504,6 @@ NORMALIZED = pytest.mark.parametrize(
         pytest.param(DICEMAML, DICEMAMLConfig(**SMALL), marks=pytest.mark.slow),
     ],
 )
-
-
-@NORMALIZED
 def test_an_update_sees_observations_by_the_moments_that_acted(kind, config):
     """It is the plain update on standardised ones; what is not valid changes nothing."""
     moments = moments_of(np.random.default_rng(0), 2)
