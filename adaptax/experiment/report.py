@@ -273,9 +273,10 @@ class Report:
         part = "" if available in (None, number) else f", the first of {available}"
         where = f"the {words}" if number == 1 else f"each of {number} {words}"
         lanes, test = protocol.get("num_lanes", 1), protocol.get("num_test_episodes", 0)
-        averaged = "" if lanes == 1 else f" in each of {lanes} lanes, whose figures are averaged,"
         times = protocol.get("num_repeats", 1)
-        averaged += "" if times == 1 else f" {times} times from the start, all averaged,"
+        ways = [] if lanes == 1 else [f"in each of {lanes} lanes"]
+        ways += [] if times == 1 else [f"{times} times from the start"]
+        averaged = f" {' and '.join(ways)}, whose figures are averaged," if ways else ""
         episodes = len(row["episodes"])
         first = protocol.get("num_exploration_episodes", 1)
         adapts = "adapts after each" if first == 1 else f"adapts after each from number {first} on"

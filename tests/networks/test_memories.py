@@ -35,7 +35,8 @@ def case(kind: str, shared: bool | None):
 
     The memory itself where `shared` is None, else policy and value behind one or two of them.
     """
-    network = MemoryConfig(kind, SIZE, context=CONTEXT).make()
+    own = {"context": CONTEXT} if kind == "transformer" else {}
+    network = MemoryConfig(kind, SIZE, **own).make()
     x, key = jax.random.normal(jax.random.key(0), (*LANES, STEPS, INPUTS)), jax.random.key(1)
     if shared is None:
         shapes = jax.eval_shape(network.init, key, network.initial((1,)), x[0, :1, 0])

@@ -193,6 +193,8 @@ def test_a_transformers_context_is_no_longer_than_what_it_is_run_for():
         ({"kind": "transformer", "size": 12}, "memory size 12 must be a multiple of 8"),
         ({"kind": "lru", "num_layers": 0}, "num_layers must be greater than 0"),
         ({"kind": "transformer", "context": 0}, "context must be greater than 0"),
+        ({"kind": "gru", "num_layers": 3}, "num_layers is of min-gru, lru, .*: kind gru has none"),
+        ({"kind": "lru", "context": 50}, "context is of transformer: kind lru has none"),
     ],
 )
 def test_impossible_memories_are_refused(settings, message):

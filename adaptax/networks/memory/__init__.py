@@ -30,6 +30,8 @@ MEMORIES: dict[str, type[Memory]] = {
 }
 LAYERED = ("min-gru", "lru", "transformer")
 """Those of as many layers as one likes; the others have one."""
+LOOKING_BACK = ("transformer",)
+"""Those that look back at so many steps; the others keep a state."""
 
 ENTRY_POINTS = "adaptax.memories"
 """The group of installed packages' memories; each names MODULE:CLASS."""
@@ -54,6 +56,11 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         check_positive(self, "size", "num_layers", "context")
         find_memory(self.kind)
+        for name, kinds in {"num_layers": LAYERED, "context": LOOKING_BACK}.items():
+            check(
+                self.kind in kinds or getattr(self, name) == getattr(MemoryConfig, name),
+                f"memory.{name} is of {', '.join(kinds)}: kind {self.kind} has none",
+            )
         heads = fast_weights.NUM_HEADS
         check(
             self.kind != "fast-weights" or (self.size % heads == 0 and self.size > heads),
@@ -72,7 +79,7 @@ class MemoryConfig:
         more: dict[str, Any] = {}
         if self.kind in LAYERED:
             more["num_layers"] = self.num_layers
-        if self.kind == "transformer":
+        if self.kind in LOOKING_BACK:
             more["context"] = min(self.context, num_steps or self.context)
         return NoMemory() if self.kind == "none" else find_memory(self.kind)(self.size, **more)
 
