@@ -37,7 +37,8 @@ def other_values(hint: Any, value: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (0.75 * value, value + 0.125, value - 0.125)
     elif isinstance(value, str):
-        yield from (value + "-other", *(option for t in get_args(hint) for option in samples(t)))
+        options = [option for t in get_args(hint) for option in samples(t)]
+        yield from (value + "-other", *reversed(options))  # the last memory has every setting
     elif isinstance(value, tuple) and get_origin(get_args(hint)[0]) is Literal:
         yield get_args(get_args(hint)[0])
     elif isinstance(value, tuple) and get_args(hint)[0] is str:
