@@ -59,7 +59,7 @@ class MemoryConfig:
         for name, kinds in {"num_layers": LAYERED, "context": LOOKING_BACK}.items():
             check(
                 self.kind in kinds or getattr(self, name) == getattr(MemoryConfig, name),
-                f"memory.{name} is of {', '.join(kinds)}: kind {self.kind} has none",
+                f"{name} is of {', '.join(kinds)}: kind {self.kind} has none",
             )
         heads = fast_weights.NUM_HEADS
         check(
