@@ -11,7 +11,7 @@ import pytest
 from adaptax.core.errors import ConfigError
 from adaptax.core.spec import Continuous
 from adaptax.networks.actor_critic import ActorCritic, has_memory, init_params
-from adaptax.networks.memory import LSTM, MEMORIES, FastWeights, MemoryConfig
+from adaptax.networks.memory import LOOKING_BACK, LSTM, MEMORIES, FastWeights, MemoryConfig
 from adaptax.networks.memory import fast_weights as module
 from adaptax.networks.memory.fast_weights import fast_weights
 
@@ -35,7 +35,7 @@ def case(kind: str, shared: bool | None):
 
     The memory itself where `shared` is None, else policy and value behind one or two of them.
     """
-    own = {"context": CONTEXT} if kind == "transformer" else {}
+    own = {"context": CONTEXT} if kind in LOOKING_BACK else {}
     network = MemoryConfig(kind, SIZE, **own).make()
     x, key = jax.random.normal(jax.random.key(0), (*LANES, STEPS, INPUTS)), jax.random.key(1)
     if shared is None:
