@@ -14,7 +14,7 @@ from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import ConfigError
 from adaptax.envs.registry import find_suite
 from adaptax.experiment.console import shell_command
-from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.evaluation import repeats_in_words, tasks_in_words
 from adaptax.experiment.evaluation_table import figure_text
 from adaptax.experiment.logger import Row, by_last_protocol
 from adaptax.experiment.own_parts import loading, own_parts
@@ -130,7 +130,7 @@ def _figures(row: Row, before: Row | None) -> str:
         cells += [_cell(untrained[words], "return")] if untrained else []
         cells += [_cell(episode, "success")] if success else []
         lines.append(f"| {' | '.join(cells)} |")
-    on = f"{row['num_tasks']} {tasks_in_words(row)}"
+    on = f"{row['num_tasks']} {tasks_in_words(row)}{repeats_in_words(row)}"
     table = "\n".join(lines)
     tested = ", and of test episodes of what they led to" if "test" in row else ""
     return f"""## Figures

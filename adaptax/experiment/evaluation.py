@@ -126,6 +126,7 @@ class Evaluation:
         row: dict[str, Any] = {
             "num_tasks": len(self.tasks),
             "num_available": self.num_available,
+            "num_repeats": self.num_repeats,
             "held_out": self.held_out,
             "interval_over": self._interval_over,
             **self._figures(),
@@ -258,6 +259,12 @@ def tasks_in_words(row: dict[str, Any]) -> str:
     return "task" if single else "tasks (as in training)"
 
 
+def repeats_in_words(row: dict[str, Any]) -> str:
+    """How often each of its tasks was run from the start, where that is more than once."""
+    times = row.get("num_repeats", 1)
+    return "" if times == 1 else f", {times} times{'' if row['num_tasks'] == 1 else ' each'}"
+
+
 def evaluation_in_words(row: dict[str, Any], seconds: float) -> str:
     """A line about the row of an evaluation that took so long."""
     first, last = row["episodes"][0], after_adaptation(row)
@@ -268,7 +275,7 @@ def evaluation_in_words(row: dict[str, Any], seconds: float) -> str:
     parts = [figure, f"{seconds:.1f} s"]
     if last["success_mean"] is not None:
         parts.insert(1, f"success {_with_interval(last, 'success')}")
-    on = f"{row['num_tasks']} {tasks_in_words(row)}"
+    on = f"{row['num_tasks']} {tasks_in_words(row)}{repeats_in_words(row)}"
     return f"evaluation at iteration {row['iteration']}, {on}: {' | '.join(parts)}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adaptax.experiment.evaluation import tasks_in_words
+from adaptax.experiment.evaluation import repeats_in_words, tasks_in_words
 from adaptax.experiment.logger import after_adaptation
 from adaptax.experiment.provenance import provenance
 from adaptax.experiment.trainer import Trainer
@@ -59,9 +59,8 @@ def _heading(report: dict[str, Any]) -> str:
     listed, available = report["num_tasks"], report["num_available"]
     part = "" if available in (None, listed) else f", the first of {available}"
     words = tasks_in_words(report)
-    times = report["protocol"].get("num_repeats", 1)
-    again = "" if times == 1 else f", {times} times{'' if listed == 1 else ' each'}"
-    text = f"mean return on {'the' if words == 'task' else listed} {words}{part}{again}"
+    on = f"{'the' if words == 'task' else listed} {words}{part}{repeats_in_words(report)}"
+    text = f"mean return on {on}"
     if report["interval_over"] == "episodes":
         lanes = report["protocol"]["num_lanes"]
         return f"{text}, {lanes} episodes [95 % interval over them]" if lanes > 1 else text

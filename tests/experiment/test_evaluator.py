@@ -283,6 +283,10 @@ def test_repeats_are_independent_runs_of_the_same_tasks(held_out):
     row = evaluation.row()
     assert row["interval_over"] == ("tasks" if held_out else "repeats")
     assert row["num_tasks"] == len(row["tasks"]) == NUM_TASKS
+    assert row["num_repeats"] == num_repeats
+    line = evaluation_in_words({"iteration": 5, **row}, 1.0)
+    words = "held-out tasks" if held_out else "tasks (as in training)"
+    assert line.startswith(f"evaluation at iteration 5, {NUM_TASKS} {words}, 3 times each: return ")
 
 
 def test_the_interval_over_repeats_draws_them_within_each_task():

@@ -215,6 +215,7 @@ def test_an_evaluations_success_and_gain_are_figures():
     row = {
         "iteration": 1,
         "num_steps": 5,
+        "num_repeats": 10,
         "held_out": True,
         "interval_over": "tasks",
         "mine": 2.0,
