@@ -263,5 +263,5 @@ def _warn_beyond_training(algorithm: Algorithm[Any, Any], num_episodes: int) -> 
         warnings.warn(
             f"{num_episodes} episodes on a task are more than the {trained} that "
             f"{algorithm.name} is trained on: how it does in the later ones is not what it learned",
-            stacklevel=3,
+            stacklevel=2,  # one place for all evaluations: told once, not again of the untrained
         )

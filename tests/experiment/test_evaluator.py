@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, replace
 
 import jax
@@ -412,6 +413,19 @@ def test_by_default_there_are_as_many_episodes_as_the_suites_protocol_says_or_fe
     with warnings_within() as warned:
         assert evaluator.evaluate(algorithm, {}).returns.shape == (1, used)
     assert len(warned) == (asked is not None)
+
+
+def test_that_episodes_are_more_than_trained_for_is_told_once_of_several_evaluations():
+    """As Python shows warnings: one text from one place once."""
+    suite = make_suite("point-goal")
+    algorithm = nop(suite)
+    algorithm.trained_episodes = 2
+    evaluator = Evaluator(EvaluatorConfig(num_tasks=1, num_episodes=5), suite, 0)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        evaluator.evaluate(algorithm, {})
+        evaluator.evaluate(algorithm, {})
+    assert [str(x.message)[:26] for x in shown] == ["5 episodes on a task are m"]
 
 
 @pytest.mark.parametrize(
