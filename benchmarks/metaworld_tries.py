@@ -7,7 +7,7 @@ rl2-ppo, 25 after one gradient step for the MAML family. One that was ended befo
 
     python benchmarks/metaworld_tries.py run [ml10 | ml1 | ml10-maml | SETTING ...]
                                              [--seeds 0 1 2] [--core C]
-    python benchmarks/metaworld_tries.py write      results/metaworld, the table of the page
+    python benchmarks/metaworld_tries.py write      results/metaworld, the tables of the pages
 
 `run` does what is not there yet.
 """
@@ -36,7 +36,6 @@ from adaptax.experiment.statistics import student_interval
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "metaworld-tries"
 RESULTS = ROOT / "results" / "metaworld"
-PAGE = ROOT / "docs" / "meta-world.md"
 LAST = 5
 """Iterations that success in training is of."""
 MIN_SEEDS = 3
@@ -59,6 +58,8 @@ class Tries:
     """By name: flags beside these, which come before them."""
     suite: str = "ml10"
     """That of all, judged on its held-out classes, too."""
+    page: Path = ROOT / "docs" / "meta-world-ml10.md"
+    """Which has the table."""
     suites: dict[str, str] = field(default_factory=dict)
     """By the beginning of a name, instead; judged by training alone."""
     algorithm: str = "rl2-ppo"
@@ -138,6 +139,7 @@ ML1 = Tries(
         "pick-place-scale0.1": "--algorithm.reward-scale 0.1",
     },
     suites={"push": "ml1-push-v3", "pick-place": "ml1-pick-place-v3"},
+    page=ROOT / "docs" / "meta-world-ml1.md",
 )
 MAML_BASE = """--evaluation-interval 20 --evaluation.num-tasks 25 --evaluation.num-test-episodes 1
     --algorithm.init-std 1.0 --algorithm.meta-batch-size 20 --algorithm.num-episodes 5"""
@@ -220,9 +222,18 @@ def write(options: argparse.Namespace) -> None:
                     figures = judged(path.parent)
                     everything.setdefault(name, {})[str(figures["seed"])] = figures
         write_json(out, everything)
-        with replacing(PAGE) as file:
+        with replacing(tries.page) as file:
             mark = f"<!-- {tries.name} tries -->"
-            file.write(with_table(PAGE.read_text(), mark, table(tries, everything)).encode())
+            file.write(with_table(tries.page.read_text(), mark, table(tries, everything)).encode())
+
+
+def shown(tries: Tries, name: str) -> str:
+    """A setting in the table: flags that most have are in words, which the page explains."""
+    flags = tries.settings[name]
+    both = "pieces and rewards" if flags.startswith(RECIPE) else None
+    rest = flags.removeprefix(RECIPE).strip()
+    parts = [tries.algorithms.get(name), both, f"`{rest}`" if rest else None]
+    return ", ".join(filter(None, parts))
 
 
 def table(tries: Tries, everything: dict[str, dict[str, Any]]) -> list[str]:
@@ -234,13 +245,10 @@ def table(tries: Tries, everything: dict[str, dict[str, Any]]) -> list[str]:
     rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name, by_seed in everything.items():
         runs = list(by_seed.values())
-        flags = f"`{tries.settings[name]}`" if tries.settings[name] else ""
-        if name in tries.algorithms:
-            flags = ", ".join(filter(None, [tries.algorithms[name], flags]))
         ends = sorted({f"{run['num_steps'] / 1e6:.2g}" for run in runs})
         steps = " to ".join(dict.fromkeys([ends[0], ends[-1]]))
         cells = [x for start, x in tries.suites.items() if name.startswith(start)]
-        cells += [flags, str(len(runs)), steps]
+        cells += [shown(tries, name), str(len(runs)), steps]
         cells += [per_cent([run[key] for run in runs]) for key in figures]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
