@@ -402,8 +402,7 @@ def row_figures(row: Row) -> Figures:
 
 def evaluation_figures(row: Row) -> Figures:
     """What trackers are told of the row of an evaluation, and what callbacks have added to it."""
-    when, on = ("iteration", "num_steps"), ("num_tasks", "num_available", "num_repeats")
-    about = (*when, *on, "interval_over")
+    about = ("iteration", "num_steps", "num_tasks", "num_available", "num_repeats", "interval_over")
     figures = {name: value for name, value in row.items() if name not in about}
     for episode in row["episodes"]:
         for name in ("return", "success"):
