@@ -1,4 +1,6 @@
-"""Where the defaults of the classic algorithms come from: one setting for all suites, the best.
+"""Where the defaults of the classic algorithms and the MAML family come from.
+
+One setting for all suites, the best.
 
 A setting is tried on every suite of its algorithm, three seeds in one program. On a suite its worth
 is how much of the way it goes, in the mean return of the last evaluation, from an agent that acts
@@ -26,6 +28,7 @@ from turns import bound, command_line, read_json, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.curves import load_groups
+from adaptax.experiment.logger import after_adaptation
 from adaptax.experiment.statistics import student_interval
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +40,7 @@ SEEDS = "20:23"
 """No recipe is measured on these."""
 CONTINUOUS = {"cartpole": 100_000, "pendulum": 100_000, "half-cheetah": 300_000}
 DISCRETE = {"cartpole": 50_000, "gym:Acrobot-v1": 50_000, "catch": 50_000}
+FAMILIES = {"point-goal": 1_280_000, "half-cheetah-vel": 2_000_000}
 """Suites and environment steps."""
 FLOORS = {
     "cartpole": 22.0,
@@ -44,6 +48,8 @@ FLOORS = {
     "half-cheetah": -280.0,
     "gym:Acrobot-v1": -500.0,
     "catch": -0.8,
+    "point-goal": -20.4,
+    "half-cheetah-vel": -128.0,
 }
 """Returns of random play."""
 INPUTS = "--algorithm.normalize-obs"
@@ -51,6 +57,7 @@ BOTH = f"{INPUTS} --algorithm.normalize-returns"
 STD = "--algorithm.init-std"
 PASSES = "--algorithm.num-epochs 10 --algorithm.clip-range 0.2 --algorithm.lr 3e-4"
 LAMBDA = "--algorithm.no-clip-value --algorithm.no-monte-carlo-returns"
+LR, INNER_LR = "--algorithm.lr 3e-3", "--algorithm.inner-lr"
 SETTINGS: dict[str, dict[str, str]] = {
     "ppo": {
         "Pyrado": "",
@@ -114,12 +121,28 @@ SETTINGS: dict[str, dict[str, str]] = {
         "double": "--algorithm.double",
         "rewards by ten": "--algorithm.reward-scale 0.1",
     },
+    "promp": {"ProMP's": "", "inputs": INPUTS},
+    "trpo-maml": {"ProMP's": "", "inputs": INPUTS},
+    "vpg-maml": {
+        "ProMP's": "",
+        "inputs": INPUTS,
+        "inputs, lr 3e-3": f"{INPUTS} {LR}",
+        "inputs, lr 1e-2": f"{INPUTS} --algorithm.lr 1e-2",
+    },
+    "dice-maml": {
+        "ProMP's": "",
+        "inputs": INPUTS,
+        "inputs, lr 3e-3, inner_lr 0.03": f"{INPUTS} {LR} {INNER_LR} 0.03",
+        "inputs, lr 3e-3, inner_lr 0.01": f"{INPUTS} {LR} {INNER_LR} 0.01",
+    },
 }
 """By algorithm and name: flags, beside the defaults as they were when this was run."""
 
 
 def suites_of(algorithm: str) -> dict[str, int]:
     """What it is tried on, and for how many steps."""
+    if algorithm in ("promp", "trpo-maml", "vpg-maml", "dice-maml"):
+        return FAMILIES
     return DISCRETE if algorithm == "dqn" else CONTINUOUS
 
 
@@ -149,13 +172,15 @@ def one_group(
     """Train the seeds of a setting on a suite."""
     limits = f"--seeds {SEEDS} --num-steps {num_steps} --evaluation-interval 100000"
     words = ["train", algorithm, suite, "--recipe", "none", *shlex.split(limits)]
-    words += ["--trainer.evaluation.deterministic", *shlex.split(SETTINGS[algorithm][setting])]
+    # An agent of the MAML family that acts by its mode has no gradient to adapt by.
+    how = "num-lanes 20" if suite in FAMILIES else "deterministic"
+    words += shlex.split(f"--trainer.evaluation.{how} {SETTINGS[algorithm][setting]}")
     folder = RUNS / f"{algorithm}-{suite}-{setting}".replace(":", "-").replace(" ", "-")
     program = [*bound(core), sys.executable, "-m", "adaptax", *words]
     subprocess.run([*program, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
     runs = load_groups([folder])[0].runs
     return {
-        "returns": [run.evaluations[-1]["episodes"][-1]["return_mean"] for run in runs],
+        "returns": [after_adaptation(run.evaluations[-1])["return_mean"] for run in runs],
         "num_steps": max(run.evaluations[-1]["num_steps"] for run in runs),
         "algorithm": runs[0].config["algorithm"],
         "command": shlex.join(["adaptax", *words]),

@@ -142,7 +142,8 @@ ML1 = Tries(
     page=ROOT / "docs" / "meta-world-ml1.md",
 )
 MAML_BASE = """--evaluation-interval 20 --evaluation.num-tasks 25 --evaluation.num-test-episodes 1
-    --algorithm.init-std 1.0 --algorithm.meta-batch-size 20 --algorithm.num-episodes 5"""
+    --algorithm.init-std 1.0 --algorithm.meta-batch-size 20 --algorithm.num-episodes 5
+    --algorithm.no-normalize-obs"""
 MAML = Tries(
     "ml10-maml",
     num_iterations=40,

@@ -40,6 +40,7 @@ AGENTS: dict[str, dict[str, Any]] = {
         "recipe": "none",
         "algorithm": {
             "init_std": 1.0,
+            "normalize_obs": False,
             # A return that is felt over ten steps of the twenty; two inner steps, so that three
             # episodes in a row are three stages.
             "discount": 0.9,

@@ -235,9 +235,8 @@ num_steps = 50000
 Return of the last evaluation, after adaptation where the algorithm adapts: mean over seeds, and
 Student's 95 % interval of it. Steps are environment steps; minutes are of processor time of a run
 on one core of the machine named in the figures, median over seeds: start and evaluations included;
-only the first seed's time includes compilation. ProMP's on half-cheetah-vel are of the clock,
-begun on sixteen cores. Recipes were measured at different times, by code of different speed and on
-machines of different load: minutes of two rows are not to be compared.
+only the first seed's time includes compilation. Recipes were measured at different times, by code
+of different speed and on machines of different load: minutes of two rows are not to be compared.
 Beside it, where it has such an environment, Stable-Baselines3 with the settings of RL Baselines3
 Zoo (rl_zoo3 2.9), as many steps as these say, 20 episodes of its last policy; on MuJoCo's
 environments, which are of version 5 here, those that it has for version 4. The zoo's own page

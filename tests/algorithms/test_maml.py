@@ -353,7 +353,7 @@ def test_dice_divides_a_tasks_sum_by_its_valid_steps():
 
 
 def test_dice_maml_with_a_plain_outer_objective_takes_the_step_of_vpg_maml():
-    shared = {**SMALL, "lr": 0.01, "inner_objective": "dice"}
+    shared = {**SMALL, "lr": 0.01, "inner_lr": 0.1, "inner_objective": "dice"}
     dice = DICEMAML(DICEMAMLConfig(**shared, outer_objective="log_likelihood"), SPEC)
     box, vpg = DICEMAML(DICEMAMLConfig(**shared), SPEC), VPGMAML(VPGMAMLConfig(**shared), SPEC)
     state, data = vpg.init(jax.random.key(0)), data_of(two_stages())

@@ -37,9 +37,9 @@ def test_promp_learns_to_adapt_to_a_corner_in_two_of_three_seeds():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("trpo-maml", {}), ("vpg-maml", {"lr": 0.01}), ("dice-maml", {"lr": 0.01})],
+    [("trpo-maml", {}), ("vpg-maml", {"lr": 0.01}), ("dice-maml", {"lr": 5e-3})],
 )
 def test_others_learn_to_adapt_to_a_corner_in_two_of_three_seeds(name, settings):
-    """No threshold is set for them; they get twice the iterations."""
-    pairs = [returns(name, seed, 50, **settings) for seed in range(3)]
+    """No threshold is set for them; they get more than twice the iterations."""
+    pairs = [returns(name, seed, 60, **settings) for seed in range(3)]
     assert sum(after >= -8.0 and after - before >= 6.0 for before, after in pairs) >= 2, pairs

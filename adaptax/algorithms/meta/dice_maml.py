@@ -40,8 +40,11 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class DICEMAMLConfig(VPGMAMLConfig):
-    """DICE-MAML; defaults are ProMP's for it, but for `init_std`."""
+    """DICE-MAML; defaults are ProMP's for it, or measured (docs/defaults.md)."""
 
+    inner_lr: float = 0.03
+    """Step size of the inner steps, at first if it is learned: 6 to 48 times as long, for a size,
+    as those of the other objectives (docs/maml.md)."""
     inner_objective: Literal["likelihood_ratio", "log_likelihood", "dice"] = "dice"
     """Loss that an inner step minimises. Expected gradients of the three point the same way; their
     second derivatives differ."""

@@ -2,7 +2,7 @@
 
 Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), algorithm 3; settings and
 defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProMP), but for
-`init_std`, which is measured.
+`init_std` and `normalize_obs`, which are measured (docs/maml-measured.md).
 
 `networks` of these algorithms is a Flax module, observations [..., O] -> Distribution, whose
 arrays have the batch axes first.
@@ -67,7 +67,7 @@ class MAMLConfig(ProcessorConfig):
     rewards after the last, by the product of task means (`means`, as ProMP) or of lane means
     (`trajectories`), which has the same expectation and more noise: lanes of a task are
     independent of each other."""
-    normalize_obs: bool = False
+    normalize_obs: bool = True
     """Whether the policy sees observations standardised by the moments of all so far; pictures are
     left as they are."""
     hidden_sizes: tuple[int, ...] = (64, 64)

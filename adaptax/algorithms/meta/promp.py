@@ -48,9 +48,9 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class ProMPConfig(MAMLConfig):
-    """ProMP; defaults are those of its authors' class, but for `init_std`.
+    """ProMP; defaults are those of its authors' class, but for `init_std` and `normalize_obs`.
 
-    Those of their published runs are in docs/maml.md.
+    Those of their published runs are in docs/algorithms/promp.md.
     """
 
     lr: float = 1e-3

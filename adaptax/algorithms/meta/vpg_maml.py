@@ -39,9 +39,9 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class VPGMAMLConfig(MAMLConfig):
-    """VPG-MAML; defaults are ProMP's for it, but for `init_std`."""
+    """VPG-MAML; defaults are ProMP's for it, or measured (docs/defaults.md)."""
 
-    lr: float = 1e-3
+    lr: float = 3e-3
     """Adam's step size."""
 
     def __post_init__(self) -> None:
