@@ -57,7 +57,7 @@ BOTH = f"{INPUTS} --algorithm.normalize-returns"
 STD = "--algorithm.init-std"
 PASSES = "--algorithm.num-epochs 10 --algorithm.clip-range 0.2 --algorithm.lr 3e-4"
 LAMBDA = "--algorithm.no-clip-value --algorithm.no-monte-carlo-returns"
-LR, INNER_LR = "--algorithm.lr 3e-3", "--algorithm.inner-lr"
+LR, INNER_LR = "--algorithm.lr", "--algorithm.inner-lr"
 SETTINGS: dict[str, dict[str, str]] = {
     "ppo": {
         "Pyrado": "",
@@ -126,14 +126,14 @@ SETTINGS: dict[str, dict[str, str]] = {
     "vpg-maml": {
         "ProMP's": "",
         "inputs": INPUTS,
-        "inputs, lr 3e-3": f"{INPUTS} {LR}",
-        "inputs, lr 1e-2": f"{INPUTS} --algorithm.lr 1e-2",
+        "inputs, lr 3e-3": f"{INPUTS} {LR} 3e-3",
+        "inputs, lr 1e-2": f"{INPUTS} {LR} 1e-2",
     },
     "dice-maml": {
         "ProMP's": "",
         "inputs": INPUTS,
-        "inputs, lr 3e-3, inner_lr 0.03": f"{INPUTS} {LR} {INNER_LR} 0.03",
-        "inputs, lr 3e-3, inner_lr 0.01": f"{INPUTS} {LR} {INNER_LR} 0.01",
+        "inputs, lr 3e-3, inner_lr 0.03": f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.03",
+        "inputs, lr 3e-3, inner_lr 0.01": f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.01",
     },
 }
 """By algorithm and name: flags, beside the defaults as they were when this was run."""
