@@ -58,6 +58,9 @@ STD = "--algorithm.init-std"
 PASSES = "--algorithm.num-epochs 10 --algorithm.clip-range 0.2 --algorithm.lr 3e-4"
 LAMBDA = "--algorithm.no-clip-value --algorithm.no-monte-carlo-returns"
 LR, INNER_LR = "--algorithm.lr", "--algorithm.inner-lr"
+MAX_KL = "--algorithm.trust-region.max-kl-step"
+PUBLISHED = "--algorithm.clip-range 0.3 --algorithm.init-kl-coeff 5e-4 --algorithm.no-adaptive-kl"
+TENS = "--algorithm.meta-batch-size 10 --algorithm.num-episodes 10 --algorithm.min-std 0.2"
 SETTINGS: dict[str, dict[str, str]] = {
     "ppo": {
         "Pyrado": "",
@@ -121,19 +124,38 @@ SETTINGS: dict[str, dict[str, str]] = {
         "double": "--algorithm.double",
         "rewards by ten": "--algorithm.reward-scale 0.1",
     },
-    "promp": {"ProMP's": "", "inputs": INPUTS},
-    "trpo-maml": {"ProMP's": "", "inputs": INPUTS},
+    "promp": {
+        "ProMP's": "",
+        "inputs": INPUTS,
+        "inputs, 10 x 10": f"{INPUTS} {TENS}",
+        "inputs, 10 x 10, lr 3e-3": f"{INPUTS} {TENS} {LR} 3e-3",
+        "inputs, 10 x 10, published loss": f"{INPUTS} {TENS} {PUBLISHED}",
+        "inputs, 10 x 10, published loss, lr 3e-3": f"{INPUTS} {TENS} {PUBLISHED} {LR} 3e-3",
+    },
+    "trpo-maml": {
+        "ProMP's": "",
+        "inputs": INPUTS,
+        "inputs, 10 x 10": f"{INPUTS} {TENS}",
+        "inputs, 10 x 10, max_kl_step 0.05": f"{INPUTS} {TENS} {MAX_KL} 0.05",
+    },
     "vpg-maml": {
         "ProMP's": "",
         "inputs": INPUTS,
         "inputs, lr 3e-3": f"{INPUTS} {LR} 3e-3",
         "inputs, lr 1e-2": f"{INPUTS} {LR} 1e-2",
+        "inputs, lr 3e-3, 10 x 10": f"{INPUTS} {LR} 3e-3 {TENS}",
     },
     "dice-maml": {
         "ProMP's": "",
         "inputs": INPUTS,
         "inputs, lr 3e-3, inner_lr 0.03": f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.03",
         "inputs, lr 3e-3, inner_lr 0.01": f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.01",
+        "inputs, lr 3e-3, inner_lr 0.03, min_std 0.2": (
+            f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.03 --algorithm.min-std 0.2"
+        ),
+        "inputs, lr 3e-3, inner_lr 0.03, 10 x 10": f"{INPUTS} {LR} 3e-3 {INNER_LR} 0.03 {TENS}",
+        "inputs, lr 1e-3, inner_lr 0.03, 10 x 10": f"{INPUTS} {LR} 1e-3 {INNER_LR} 0.03 {TENS}",
+        "inputs, lr 1e-3, inner_lr 0.01, 10 x 10": f"{INPUTS} {LR} 1e-3 {INNER_LR} 0.01 {TENS}",
     },
 }
 """By algorithm and name: flags, beside the defaults as they were when this was run."""

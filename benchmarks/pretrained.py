@@ -39,7 +39,10 @@ AGENTS: dict[str, dict[str, Any]] = {
         "suite_or_name": "point-goal",
         "recipe": "none",
         "algorithm": {
+            "meta_batch_size": 40,
+            "num_episodes": 20,
             "init_std": 1.0,
+            "min_std": 1e-6,
             "normalize_obs": False,
             # A return that is felt over ten steps of the twenty; two inner steps, so that three
             # episodes in a row are three stages.

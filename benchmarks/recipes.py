@@ -94,14 +94,18 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
     """The figures of a run with the recipe's present settings; None where there are none.
 
-    What the recipe leaves to the class may have been otherwise then, too.
+    Algorithms are compared with what the class adds, since either may have changed: a setting that
+    has become the default may go from the recipe.
     """
     figures = read_json(path)
-    if figures.get("settings") != settings_of(recipe):
+    now, then = settings_of(recipe), figures.get("settings", {})
+    if any(then.get(table) != now[table] for table in ("suite", "trainer")):
         return None
+    was = figures["algorithm"]
     _, config_class = find_algorithm(recipe.about.algorithm).load()
     today = to_dict(from_dict(config_class, recipe.algorithm, where="algorithm"))
-    return figures if differs_in(today, figures["algorithm"]) <= {"lr_schedule_steps"} else None
+    changed = differs_in(today, was) | (recipe.algorithm.keys() - was.keys())
+    return figures if changed <= {"lr_schedule_steps"} else None
 
 
 def differs_in(today: dict[str, Any], then: dict[str, Any]) -> set[str]:

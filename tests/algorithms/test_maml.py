@@ -586,7 +586,7 @@ def test_modes_are_nothing_to_adapt_from():
     [
         ({"inner_lr": -0.1}, "inner_lr must not be negative, not -0.1"),
         ({"num_inner_steps": 0}, "num_inner_steps must be greater than 0, not 0"),
-        ({"num_minibatches": 3}, "meta_batch_size 40 must be a multiple of num_minibatches 3"),
+        ({"num_minibatches": 3}, "meta_batch_size 10 must be a multiple of num_minibatches 3"),
         ({"gae_lambda": 1.5}, r"gae_lambda must lie in \[0, 1\], not 1.5"),
         ({"min_std": 0.5}, "init_std 0.3 must be at least min_std 0.5"),
     ],

@@ -7,6 +7,8 @@ import pytest
 import recipes as benchmark
 
 import adaptax
+from adaptax.algorithms.registry import find_algorithm
+from adaptax.core.config import to_dict
 from adaptax.core.errors import ConfigError
 from adaptax.experiment import cli
 from adaptax.experiment.recipe import (
@@ -58,6 +60,31 @@ def test_figures_are_those_of_runs_with_the_settings_and_defaults_of_today(name)
     recipe = all_recipes()[name]
     measured = (benchmark.measured(recipe, suite) for suite in recipe.about.suites)
     assert recipe.measured == tuple(one for one in measured if one is not None)
+
+
+RECORDED = Recipe("own", About("reinforce", ("cartpole",)), {"lr": 0.02}, {}, {"num_iterations": 2})
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"algorithm": {"lr": 0.02, "discount": 0.99}}, True),  # which is the default
+        ({"algorithm": {"lr": 0.02, "discount": 0.9}}, False),
+        ({"algorithm": {}}, False),
+        ({"algorithm": {"lr": 0.02, "baseline": "linear"}}, False),  # not on record
+        ({"suite": {"horizon": 100}}, False),
+        ({"trainer": {"num_iterations": 3}}, False),
+    ],
+)
+def test_figures_of_a_run_count_while_it_would_be_trained_alike(changes, counts, tmp_path):
+    config = to_dict(find_algorithm("reinforce").load()[1](lr=0.02))
+    assert config["discount"] == 0.99 and config.pop("baseline") == "none"
+    path = tmp_path / "figures.json"
+    figures = {"settings": benchmark.settings_of(RECORDED), "algorithm": config}
+    path.write_text(json.dumps(figures))
+    found = benchmark.run_of(dataclasses.replace(RECORDED, **changes), path)
+    assert found == (json.loads(path.read_text()) if counts else None)
 
 
 def test_every_pair_has_one_recipe_by_default():

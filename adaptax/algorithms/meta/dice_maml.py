@@ -42,6 +42,11 @@ from adaptax.sampling.sampler import Sampler
 class DICEMAMLConfig(VPGMAMLConfig):
     """DICE-MAML; defaults are ProMP's for it, or measured (docs/defaults.md)."""
 
+    meta_batch_size: int = 40
+    """Tasks an iteration. DiCE's gradients have more noise than those of the family's others, which
+    take fewer."""
+    num_episodes: int = 20
+    """Episodes on each task before every inner step and after the last, side by side."""
     inner_lr: float = 0.03
     """Step size of the inner steps, at first if it is learned: 6 to 48 times as long, for a size,
     as those of the other objectives (docs/maml.md)."""

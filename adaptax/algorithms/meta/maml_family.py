@@ -1,8 +1,9 @@
 """What the MAML family shares: settings, episodes before and after inner steps, and these steps.
 
 Finn et al. 2017, "Model-agnostic meta-learning" (arXiv 1703.03400), algorithm 3; settings and
-defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProMP), but for
-`init_std` and `normalize_obs`, which are measured (docs/maml-measured.md).
+defaults are those of ProMP (Rothfuss et al. 2019, repository jonasrothfuss/ProMP), but for the
+tasks and episodes of an iteration, `init_std`, `min_std` and `normalize_obs`, which are measured
+(docs/defaults.md, docs/maml-measured.md).
 
 `networks` of these algorithms is a Flax module, observations [..., O] -> Distribution, whose
 arrays have the batch axes first.
@@ -47,9 +48,9 @@ class MAMLConfig(ProcessorConfig):
 
     normalize_advantage: bool = True
     """Standardise each task's advantages."""
-    meta_batch_size: int = 40
+    meta_batch_size: int = 10
     """Tasks an iteration."""
-    num_episodes: int = 20
+    num_episodes: int = 10
     """Episodes on each task before every inner step and after the last, side by side."""
     num_inner_steps: int = 1
     """Inner steps, each on episodes of its own."""
@@ -74,7 +75,7 @@ class MAMLConfig(ProcessorConfig):
     """Hidden layers of the policy."""
     init_std: float = field(default=0.3, metadata={"static": True})
     """Standard deviation of the first policy's actions."""
-    min_std: float = field(default=1e-6, metadata={"static": True})
+    min_std: float = field(default=0.2, metadata={"static": True})
     """Least standard deviation of actions; what has fallen below it does not come back. The
     gradient of an inner step is as large as the deviation is small."""
 

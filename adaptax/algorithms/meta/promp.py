@@ -48,7 +48,7 @@ from adaptax.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class ProMPConfig(MAMLConfig):
-    """ProMP; defaults are those of its authors' class, but for `init_std` and `normalize_obs`.
+    """ProMP; defaults of its own are those of its authors' class.
 
     Those of their published runs are in docs/algorithms/promp.md.
     """
