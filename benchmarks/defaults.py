@@ -144,6 +144,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "inputs, lr 3e-3": f"{INPUTS} {LR} 3e-3",
         "inputs, lr 1e-2": f"{INPUTS} {LR} 1e-2",
         "inputs, lr 3e-3, 10 x 10": f"{INPUTS} {LR} 3e-3 {TENS}",
+        "inputs, lr 1e-3, 10 x 10": f"{INPUTS} {LR} 1e-3 {TENS}",
     },
     "dice-maml": {
         "ProMP's": "",

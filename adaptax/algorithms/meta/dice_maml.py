@@ -47,6 +47,8 @@ class DICEMAMLConfig(VPGMAMLConfig):
     take fewer."""
     num_episodes: int = 20
     """Episodes on each task before every inner step and after the last, side by side."""
+    lr: float = 3e-3
+    """Adam's step size."""
     inner_lr: float = 0.03
     """Step size of the inner steps, at first if it is learned: 6 to 48 times as long, for a size,
     as those of the other objectives (docs/maml.md)."""

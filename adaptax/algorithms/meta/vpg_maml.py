@@ -41,7 +41,7 @@ from adaptax.sampling.sampler import Sampler
 class VPGMAMLConfig(MAMLConfig):
     """VPG-MAML; defaults are ProMP's for it, or measured (docs/defaults.md)."""
 
-    lr: float = 3e-3
+    lr: float = 1e-3
     """Adam's step size."""
 
     def __post_init__(self) -> None:
