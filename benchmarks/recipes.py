@@ -31,7 +31,7 @@ import numpy as np
 from turns import bound, command_line, read_json, write_json
 
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import from_dict, to_dict
+from adaptax.core.config import from_dict, merged, to_dict
 from adaptax.core.files import replacing
 from adaptax.experiment.logger import after_adaptation, read_rows
 from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
@@ -95,26 +95,25 @@ def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
     """The figures of a run with the recipe's present settings; None where there are none.
 
     Algorithms are compared with what the class adds, since either may have changed: a setting that
-    has become the default may go from the recipe.
+    has become the default may go from the recipe. One that is not on record had its default.
     """
     figures = read_json(path)
     now, then = settings_of(recipe), figures.get("settings", {})
     if any(then.get(table) != now[table] for table in ("suite", "trainer")):
         return None
-    was = figures["algorithm"]
     _, config_class = find_algorithm(recipe.about.algorithm).load()
     today = to_dict(from_dict(config_class, recipe.algorithm, where="algorithm"))
-    changed = differs_in(today, was) | (recipe.algorithm.keys() - was.keys())
-    return figures if changed <= {"lr_schedule_steps"} else None
+    was = merged(to_dict(config_class()), figures["algorithm"])
+    return figures if differs_in(today, was) <= {"lr_schedule_steps"} else None
 
 
 def differs_in(today: dict[str, Any], then: dict[str, Any]) -> set[str]:
-    """Names of settings that had another value; not of those that there were none of."""
+    """Names of settings that had another value."""
     found: set[str] = set()
     for name, value in today.items():
         if isinstance(value, dict) and isinstance(then.get(name), dict):
             found |= differs_in(value, then[name])
-        elif then.get(name, value) != value:
+        elif name not in then or then[name] != value:
             found.add(name)
     return found
 

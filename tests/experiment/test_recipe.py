@@ -73,6 +73,7 @@ RECORDED = Recipe("own", About("reinforce", ("cartpole",)), {"lr": 0.02}, {}, {"
         ({"algorithm": {"lr": 0.02, "discount": 0.9}}, False),
         ({"algorithm": {}}, False),
         ({"algorithm": {"lr": 0.02, "baseline": "linear"}}, False),  # not on record
+        ({"algorithm": {"lr": 0.02, "memory": {"size": 7}}}, False),  # nor this
         ({"suite": {"horizon": 100}}, False),
         ({"trainer": {"num_iterations": 3}}, False),
     ],
@@ -80,6 +81,7 @@ RECORDED = Recipe("own", About("reinforce", ("cartpole",)), {"lr": 0.02}, {}, {"
 def test_figures_of_a_run_count_while_it_would_be_trained_alike(changes, counts, tmp_path):
     config = to_dict(find_algorithm("reinforce").load()[1](lr=0.02))
     assert config["discount"] == 0.99 and config.pop("baseline") == "none"
+    assert config["memory"].pop("size") != 7
     path = tmp_path / "figures.json"
     figures = {"settings": benchmark.settings_of(RECORDED), "algorithm": config}
     path.write_text(json.dumps(figures))
