@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from adaptax.experiment.logger import after_adaptation, read_rows
 from adaptax.experiment.recipe import FOLDER, TABLES, Measured, Recipe, all_recipes
 from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import student_interval
+from adaptax.experiment.trainer_config import TrainerConfig
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "recipes"
@@ -94,17 +96,25 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
     """The figures of a run with the recipe's present settings; None where there are none.
 
-    Algorithms are compared with what the class adds, since either may have changed: a setting that
+    Settings are compared with what the class adds, since either may have changed: a setting that
     has become the default may go from the recipe. One that is not on record had its default.
     """
     figures = read_json(path)
-    now, then = settings_of(recipe), figures.get("settings", {})
-    if any(then.get(table) != now[table] for table in ("suite", "trainer")):
+    then = figures.get("settings", {})
+    if then.get("suite") != recipe.suite or trainer_of(then["trainer"]) != trainer_of(
+        recipe.trainer
+    ):
         return None
     _, config_class = find_algorithm(recipe.about.algorithm).load()
     today = to_dict(from_dict(config_class, recipe.algorithm, where="algorithm"))
     was = merged(to_dict(config_class()), figures["algorithm"])
     return figures if differs_in(today, was) <= {"lr_schedule_steps"} else None
+
+
+def trainer_of(settings: dict[str, Any]) -> TrainerConfig:
+    """The trainer with these settings, but for how often it looks, which changes no return."""
+    config = from_dict(TrainerConfig, {"run_dir": ".", **settings}, where="trainer")
+    return replace(config, evaluation_interval=None, snapshot_interval=1)
 
 
 def differs_in(today: dict[str, Any], then: dict[str, Any]) -> set[str]:

@@ -209,7 +209,8 @@ edited by hand.
 you do not give from the recipe for the two, say so in their first line, and record it in
 `config.json`. Flags and settings of your own come before a recipe's; who says how long to train
 (`--num-steps`, `--num-iterations`, `--max-seconds`) has none of its limits; a step size that falls
-does so over all of your iterations, or as in the recipe's own run where they are not known.
+does so over all of your iterations, or, where their number is not known, over as many as in the
+recipe's own run, in proportion to the steps.
 `--recipe none` trains with the defaults of the classes ([reference.md](reference.md)), `--recipe
 NAME` with another recipe of the same algorithm, `--recipe FILE.toml` with one of your own.
 `adaptax list --recipes` names them all, `adaptax list --json` tells what is in them.

@@ -24,7 +24,7 @@ from adaptax.experiment.group import Group, begun_member, group_seeds, member_di
 from adaptax.experiment.own_parts import WHERE_HANDED_IN, is_own_suite
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
-from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe
+from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe, limits_among
 from adaptax.experiment.resuming import check_same_suite
 from adaptax.experiment.run_dir import CONFIG, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
@@ -129,12 +129,13 @@ def train(
     check_settings(algorithm=algorithm, suite=suite)
     own_callbacks, named = _own_and_named(callbacks)
     settings |= named
-    recipe = CLASS_DEFAULTS
+    recipe, limits = CLASS_DEFAULTS, limits_among(settings)
     if isinstance(suite_or_name, str) and isinstance(algorithm_or_name, str):
         recipe = find_recipe(settings.get("recipe"), algorithm_or_name, suite_or_name)
         if networks is not None:
             recipe = recipe.without_networks()
-        algorithm = recipe.algorithm_settings(algorithm or {}, settings)
+        for_run = recipe.for_run(suite_or_name, limits)
+        algorithm = for_run.settings("algorithm", algorithm or {})
         suite = recipe.settings("suite", suite or {})
         settings = {"recipe": recipe.name or None, **recipe.settings("trainer", settings)}
     else:
@@ -142,6 +143,8 @@ def train(
     chosen = _suite_from(suite_or_name, suite)
     agent = _algorithm_from(algorithm_or_name, chosen.spec, networks, algorithm)
     _check_room(settings, "algorithm", algorithm_or_name, agent.config)
+    if recipe is not CLASS_DEFAULTS:
+        agent = agent.with_config(recipe.timed(agent.config, chosen.name, limits))
     _check_room(settings, "suite", suite_or_name, chosen.config)
     settings = {"run_dir": default_run_dir(agent.name, chosen.name), **settings}
     config = from_dict(TrainerConfig, settings, where="trainer")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptax.core.compilation import keep_compiled_programs
-from adaptax.core.config import merged, to_dict
+from adaptax.core.config import to_dict
 from adaptax.core.errors import (
     AdaptaxError,
     ConfigError,
@@ -195,7 +195,7 @@ def train_options(
     from adaptax.core.config import from_dict
     from adaptax.envs.registry import find_suite
     from adaptax.experiment.build import default_run_dir
-    from adaptax.experiment.recipe import LIMITS, find_recipe
+    from adaptax.experiment.recipe import LIMITS, NO_VALUE, find_recipe, limits_among
     from adaptax.experiment.trainer_config import TrainerConfig
 
     run_dir = default_run_dir(algorithm, suite, "sweep" if command == "sweep" else "run")
@@ -203,28 +203,35 @@ def train_options(
     flags = [full_flag(word, short) for word in args]
     asked = flag_value(flags, "--trainer.recipe")
     recipe = find_recipe(None if asked == "None" else asked, algorithm, suite)
-    given = [name for name in LIMITS if flag_value(flags, f"--trainer.{name}") is not None]
-    trainer = recipe.settings("trainer", dict.fromkeys(given)) | {"recipe": recipe.name or None}
-    configs = {
-        "trainer": from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}),
-        "algorithm": from_dict(find_algorithm(algorithm).load()[1], recipe.algorithm),
-        "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
-    }
-    rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]
-    settings: type[Any] = make_dataclass("Settings", rooms, bases=(more,), frozen=True)
-    settings.__doc__ = (
-        f"{command.capitalize()} {algorithm} on {suite}. The trainer's flags also go without "
-        "`trainer.`."
-    )
-    options = parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
+    given = [flag_value(flags, f"--trainer.{name}") for name in LIMITS]
+    trainer = recipe.settings("trainer", {"recipe": recipe.name or None})
+    if any(word not in (None, NO_VALUE) for word in given):
+        trainer = {name: value for name, value in trainer.items() if name not in LIMITS}
+
+    def parsed(recipe: Recipe) -> Any:
+        configs = {
+            "trainer": from_dict(TrainerConfig, {"run_dir": run_dir, **trainer}),
+            "algorithm": from_dict(find_algorithm(algorithm).load()[1], recipe.algorithm),
+            "suite": from_dict(find_suite(suite).load()[0], recipe.suite),
+        }
+        rooms = [(name, type(config), field(default=config)) for name, config in configs.items()]
+        settings: type[Any] = make_dataclass("Settings", rooms, bases=(more,), frozen=True)
+        settings.__doc__ = (
+            f"{command.capitalize()} {algorithm} on {suite}. The trainer's flags also go without "
+            "`trainer.`."
+        )
+        return parse(settings, flags, f"adaptax {command} {algorithm} {suite}")
+
+    options = parsed(recipe)
     if options.trainer.recipe is None and recipe.name:  # `--recipe None` asks for it, too
         options = replace(options, trainer=replace(options.trainer, recipe=recipe.name))
-    config = options.algorithm
-    lengths = recipe.lengths(config, given)
-    if lengths and flag_value(flags, "--algorithm.lr_schedule") is None:
-        own = merged(to_dict(config), lengths)
-        options = replace(options, algorithm=from_dict(type(config), own, where="algorithm"))
-    return recipe, options
+    limits = limits_among(to_dict(options.trainer))
+    for_run = recipe.for_run(suite, limits)
+    if for_run.algorithm != recipe.algorithm:
+        options = replace(options, algorithm=parsed(for_run).algorithm)
+    if command == "sweep":  # whose trials have lengths of their own
+        return recipe, options
+    return recipe, replace(options, algorithm=recipe.timed(options.algorithm, suite, limits))
 
 
 def sweep_command(args: list[str]) -> None:

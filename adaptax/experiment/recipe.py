@@ -26,8 +26,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,8 @@ from adaptax.envs.registry import find_suite
 FOLDER = Path(__file__).parent / "recipes"
 NONE = "none"
 """Asks for the defaults of the classes."""
+LENGTH = "lr_schedule_steps"
+"""The setting of algorithms that says how long a schedule falls."""
 NO_VALUE = "None"
 """What a file says for None."""
 TABLES = ("algorithm", "suite", "trainer")
@@ -100,7 +102,7 @@ class Recipe:
     def settings(self, table: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Those of one of its tables, with the given ones over them."""
         own = getattr(self, table)
-        if any(name in given for name in LIMITS):
+        if table == "trainer" and limits_among(given):
             own = {name: value for name, value in own.items() if name not in LIMITS}
         return merged(own, given)
 
@@ -113,40 +115,50 @@ class Recipe:
         own = {name: value for name, value in self.algorithm.items() if name not in described}
         return replace(self, algorithm=own)
 
-    def algorithm_settings(
-        self, given: Mapping[str, Any], limits: Collection[str]
-    ) -> dict[str, Any]:
-        """Those of the algorithm, with the given ones over them.
+    def for_run(self, suite: str, limits: Mapping[str, float]) -> Recipe:
+        """The same for a run on a suite that ends by these limits, if any.
 
-        With the lengths of its schedules, but for one that is given.
-        """
-        settings = self.settings("algorithm", given)
-        if "lr_schedule" in given or not self._ends_otherwise(limits):
-            return settings
-        config_class = find_algorithm(self.about.algorithm).load()[1]
-        config = from_dict(config_class, settings, where="algorithm")
-        return merged(settings, self.lengths(config, limits))
-
-    def lengths(self, config: Any, limits: Collection[str]) -> dict[str, Any]:
-        """How long the schedules of an algorithm's config fall, where that is by the recipe.
-
-        Where `limits` end the run and do not say how many iterations it has, that is not known
-        beforehand: as long as in the recipe's own run.
+        A length that it gives a schedule is that of its own run: in another it is left out where
+        the trainer knows how many iterations there are, and else in proportion to the steps.
         """
         if not self._ends_otherwise(limits):
-            return {}
-        from adaptax.learning.schedules import iterations_within, over_the_run  # which take JAX
+            return self
+        share = None if "num_iterations" in limits else self._share(suite, limits)
+        return replace(self, algorithm=_stretched(self.algorithm, share))
 
-        in_steps = iterations_within(config, None, 1) is not None
-        length = iterations_within(config, *(self.trainer.get(name) for name in LIMITS[:2]))
-        if length is None or (in_steps and "num_steps" in limits):
-            return {}
-        return _lengths(config, over_the_run(config, length))
+    def expected_iterations(
+        self, config: Any, suite: str, limits: Mapping[str, float]
+    ) -> int | None:
+        """How many iterations a run with these limits is expected to have, by the recipe's own.
 
-    def _ends_otherwise(self, limits: Collection[str]) -> bool:
-        """Whether it is not known how many iterations there are, but of the recipe's own run."""
-        known = any(self.trainer.get(name) is not None for name in LIMITS[:2])
-        return known and "num_iterations" not in limits and any(name in limits for name in LIMITS)
+        In proportion to the steps where both have a number of them; None where the trainer knows
+        how many there are, or the recipe does not say it.
+        """
+        if not self._ends_otherwise(limits):
+            return None
+        from adaptax.learning.schedules import iterations_within  # which takes JAX
+
+        if iterations_within(config, *(limits.get(name) for name in LIMITS[:2])) is not None:
+            return None
+        own = iterations_within(config, *(self.trainer.get(name) for name in LIMITS[:2]))
+        return None if own is None else max(1, round(own * self._share(suite, limits)))
+
+    def timed(self, config: Any, suite: str, limits: Mapping[str, float]) -> Any:
+        """An algorithm's config whose schedules fall as long as a run is expected to be."""
+        from adaptax.learning.schedules import over_the_run  # which takes JAX
+
+        expected = self.expected_iterations(config, suite, limits)
+        return config if expected is None else over_the_run(config, expected)
+
+    def _ends_otherwise(self, limits: Mapping[str, float]) -> bool:
+        """Whether a run with these limits ends by others than the recipe's own."""
+        return bool(limits) and limits != limits_among(self.trainer)
+
+    def _share(self, suite: str, limits: Mapping[str, float]) -> float:
+        """How many of its own run's steps one with these limits has; 1 where that is not known."""
+        known = {found.suite: found.num_steps for found in self.measured}
+        own = self.trainer.get("num_steps") or known.get(suite)
+        return limits["num_steps"] / own if own and "num_steps" in limits else 1.0
 
     def check(self, suite: str) -> None:
         """Raise a ConfigError where its settings do not exist, or are wrong."""
@@ -183,15 +195,21 @@ CLASS_DEFAULTS = Recipe("", About("", ()))
 """No settings: those of the classes."""
 
 
-def _lengths(config: Any, lasting: Any) -> dict[str, Any]:
-    """The lengths of schedules that a config has got, and configs within it."""
-    found: dict[str, Any] = {}
-    for name, was in vars(config).items():
-        now = getattr(lasting, name)
-        if name == "lr_schedule_steps" and now != was:
-            found[name] = now
-        elif is_dataclass(was) and now is not was:
-            found[name] = _lengths(was, now)
+def limits_among(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a trainer's settings that end a run."""
+    return {name: settings[name] for name in LIMITS if settings.get(name) is not None}
+
+
+def _stretched(settings: Mapping[str, Any], share: float | None) -> dict[str, Any]:
+    """The settings with lengths of schedules times a share, within them too; without, if None."""
+    found = dict[str, Any]()
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found[name] = _stretched(value, share)
+        elif name != LENGTH or value is None:
+            found[name] = value
+        elif share is not None:
+            found[name] = max(1, round(value * share))
     return found
 
 

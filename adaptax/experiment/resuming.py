@@ -16,7 +16,6 @@ from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.envs.suite import Suite
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.provenance import suite_settings
-from adaptax.experiment.recipe import LIMITS
 from adaptax.experiment.run_dir import EVALUATIONS, recorded_config
 from adaptax.experiment.trainer_config import TrainerConfig
 from adaptax.learning.schedules import at_zero_after, iterations_within
@@ -86,20 +85,36 @@ def warn_of_the_protocol(
         )
 
 
-def warn_of_the_schedule(
-    config: TrainerConfig, settings: Any, recorded: Mapping[str, Any], iteration: int
-) -> None:
-    """Warn where a run that stands at `iteration` is prolonged beyond the end of its step size."""
-    own = to_dict(config)
-    before = recorded.get("trainer", own)
-    if not is_dataclass(settings) or all(before.get(name) == own[name] for name in LIMITS):
-        return
-    limits, end = config.limits(), at_zero_after(settings)
-    last = iterations_within(settings, limits.get("iteration"), limits.get("num_steps"))
-    if end is not None and max(last or 0, iteration + 1) > end:
+def warn_of_the_schedule(config: TrainerConfig, settings: Any, iteration: int = 0) -> None:
+    """Warn where it is known that a run goes on, from `iteration`, when its step size is 0."""
+    end, last = _at_zero_after(settings), _last_iteration(config, settings)
+    if end is not None and last is not None and last > end:
+        way_on = "a longer one with lr_schedule_steps" if iteration == 0 else A_NEW_ONE
         warnings.warn(
-            f"the step size falls to 0 by about iteration {end}, after which nothing is learned; a "
-            "new run with --init-from begins with what this one has learned and has a schedule of "
-            "its own",
+            f"the step size falls to 0 by about iteration {end}, after which nothing is learned; "
+            f"{way_on}",
             stacklevel=3,
         )
+
+
+def nothing_learned_after(config: TrainerConfig, settings: Any) -> int | None:
+    """The iteration after which a step size is 0 for certain, where that was not warned of before.
+
+    Learning from replay makes fewer steps at first, and comes to 0 a little later than `end`.
+    """
+    end, last = _at_zero_after(settings), _last_iteration(config, settings)
+    return None if end is None or last is not None else end + max(2, end // 10)
+
+
+def _at_zero_after(settings: Any) -> int | None:
+    return at_zero_after(settings) if is_dataclass(settings) else None
+
+
+def _last_iteration(config: TrainerConfig, settings: Any) -> int | None:
+    limits = config.limits()
+    return iterations_within(settings, limits.get("iteration"), limits.get("num_steps"))
+
+
+A_NEW_ONE = (
+    "a new run with --init-from begins with what this one has learned and has a schedule of its own"
+)

@@ -41,7 +41,7 @@ from adaptax.experiment.group_processes import train_group
 from adaptax.experiment.job import Job, job_of
 from adaptax.experiment.jobs import Ended, Jobs, jobs
 from adaptax.experiment.logger import after_adaptation, read_rows
-from adaptax.experiment.recipe import find_recipe, to_toml
+from adaptax.experiment.recipe import find_recipe, limits_among, to_toml
 from adaptax.experiment.run_dir import (
     EVALUATIONS,
     SWEEP,
@@ -64,12 +64,14 @@ from adaptax.experiment.sweep_record import (
 from adaptax.experiment.sweep_space import (
     Settings,
     checked_space,
+    config_of,
     distributions,
     read_space,
     settings_of,
     with_settings,
 )
 from adaptax.experiment.trainer_config import TrainerConfig
+from adaptax.learning.schedules import over_the_run
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -114,7 +116,8 @@ def sweep(
     check_settings(algorithm=algorithm, suite=suite)
     recipe = find_recipe(trainer.get("recipe"), algorithm_name, suite_name)
     made = make_suite(suite_name, **recipe.settings("suite", suite or {}))
-    settings = recipe.algorithm_settings(algorithm or {}, trainer)
+    limits = limits_among(trainer)
+    settings = recipe.for_run(suite_name, limits).settings("algorithm", algorithm or {})
     trainer = {"recipe": recipe.name or None, **recipe.settings("trainer", trainer)}
     agent = make_algorithm(algorithm_name, made.spec, **settings)
     run_dir = trainer.pop("run_dir", default_run_dir(algorithm_name, suite_name, "sweep"))
@@ -128,6 +131,7 @@ def sweep(
         metric=metric,
         prune=prune,
         num_processes=num_processes,
+        expected_iterations=recipe.expected_iterations(agent.config, suite_name, limits),
     )
     return Sweep(Path(run_dir), plan, on).run()
 
@@ -338,7 +342,7 @@ class Sweep:
         own = {"run_dir": str(run_dir), "quiet": True, "num_cores": None}
         return replace(
             training,
-            algorithm=with_settings(training.algorithm, settings),
+            algorithm=_algorithm(self.plan, settings),
             trainer={**training.trainer, **own},
             seeds=seeds,
             go_on=has_begun(run_dir),
@@ -535,7 +539,7 @@ def recipe_toml(plan: Plan, settings: Settings) -> str:
         "suites": [suite["name"]],
         "source": f"A sweep of {plan.num_trials} trials over seeds {seeds}.",
     }
-    found = with_settings(algorithm, settings)
+    found = _algorithm(plan, settings)
     trainer = {name: x for name, x in training.trainer.items() if name not in OF_A_RUN}
     tables = {
         "recipe": about,
@@ -544,6 +548,15 @@ def recipe_toml(plan: Plan, settings: Settings) -> str:
         "trainer": _not_default(trainer, TrainerConfig(training.trainer["run_dir"])),
     }
     return to_toml(tables)
+
+
+def _algorithm(plan: Plan, settings: Settings) -> Settings:
+    """The plan's algorithm with these settings, its schedules as long as a trial may be."""
+    found = with_settings(plan.training.algorithm, settings)
+    if plan.expected_iterations is None:
+        return found
+    config = over_the_run(config_of(found), plan.expected_iterations)
+    return {"name": found["name"], **to_dict(config)}
 
 
 def _not_default(settings: Settings, config: Any) -> Settings:

@@ -36,6 +36,8 @@ class Plan:
     prune: bool
     num_processes: int | None
     """Trials at a time; None: one a core."""
+    expected_iterations: int | None = None
+    """Of a trial, where its limits do not say how many it has."""
 
 
 @dataclass(frozen=True)

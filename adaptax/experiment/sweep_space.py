@@ -102,23 +102,23 @@ def _of_setting(name: str, dimension: Dimension, algorithm: Settings) -> Dimensi
     check(
         searched, f"{name}: only settings of the algorithm are searched; give it as a flag instead"
     )
-    known = [f"{ROOM}.{leaf}" for leaf in flat(to_dict(_config(algorithm)))]
+    known = [f"{ROOM}.{leaf}" for leaf in flat(to_dict(config_of(algorithm)))]
     if name not in known:
         meant = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
         raise unknown_name("setting", name, known, meant)
     if "choices" in dimension:
         for choice in dimension["choices"]:
-            _config(with_settings(algorithm, {name: choice}))
+            config_of(with_settings(algorithm, {name: choice}))
         return dimension
     ends = {}
     for end in ("low", "high"):
-        config = _config(with_settings(algorithm, {name: dimension[end]}))
+        config = config_of(with_settings(algorithm, {name: dimension[end]}))
         ends[end] = flat({ROOM: to_dict(config)})[name]
         check(_is_number(ends[end]), f"{name} is no number: give it a list of choices")
     return {**dimension, **ends}
 
 
-def _config(algorithm: Settings) -> Any:
+def config_of(algorithm: Settings) -> Any:
     """The config of an algorithm with these settings."""
     settings = {name: value for name, value in algorithm.items() if name != "name"}
     return from_dict(find_algorithm(algorithm["name"]).load()[1], settings, where=ROOM)

@@ -47,7 +47,9 @@ from adaptax.experiment.provenance import (
     suite_settings,
 )
 from adaptax.experiment.resuming import (
+    A_NEW_ONE,
     check_alike,
+    nothing_learned_after,
     warn_of_the_protocol,
     warn_of_the_schedule,
 )
@@ -224,7 +226,7 @@ class Trainer:
     def _description_from_here(self) -> dict[str, Any]:
         """What `config.json` is to hold where the run goes on; a warning of what will differ."""
         recorded, settings = recorded_config(self.run_dir), self.algorithm.config
-        warn_of_the_schedule(self.config, settings, recorded, self.iteration)
+        warn_of_the_schedule(self.config, settings, self.iteration)
         own = {"trainer": to_dict(self.config)}
         if self.config.evaluation_interval is not None:
             own["protocol"] = self.protocol()
@@ -251,12 +253,14 @@ class Trainer:
     def check_start(self) -> None:
         """Raise an AdaptaxError where a run cannot begin; nothing is written or said.
 
-        A warning where it will take days for certain, or where no lane gets to an episode's end.
+        A warning where it will take days for certain, where its step size is 0 before it ends, or
+        where no lane gets to an episode's end.
         """
         installed_callbacks(self.config.callbacks)
         self._check_new()
         self.algorithm.check_size()
         warn_of_days(self.config)
+        warn_of_the_schedule(self.config, self.algorithm.config)
         if self.sampler.num_listed != 1:
             warn_of_cut_episodes(self.algorithm.config, self.suite.spec.horizon)
         if self.config.init_from is not None:
@@ -375,6 +379,7 @@ class Trainer:
         config, store = self.config, self.store
         self._interrupted, self._stopped = False, ""
         limits = config.limits()
+        in_vain_after = nothing_learned_after(config, self.algorithm.config)
         self._progress = progress = Progress(limits, quiet=config.quiet, warns=self.alone)
         with store.log, progress, self._signals(), self.callbacks.running(self):
             if self._evaluation_due() and not store.is_evaluated(self.iteration):
@@ -384,6 +389,13 @@ class Trainer:
                 rows = yield limits
                 store.replace_old_run()
                 self._log_rows(rows)
+                if in_vain_after is not None and self.iteration > in_vain_after:
+                    in_vain_after = None
+                    warnings.warn(
+                        f"the step size is 0 in iteration {self.iteration}, and nothing is learned "
+                        f"any more; {A_NEW_ONE}",
+                        stacklevel=2,
+                    )
                 if self._evaluation_due():
                     self._log_evaluation()
                 if self.iteration % config.snapshot_interval == 0:

@@ -62,9 +62,12 @@ class ActionHead(nn.Module):
         log_std = self.param("log_std", start, (self.space.size,))
         if self.state_dependent_std:
             log_std = log_std + dense(self.space.size, scale=0.01)(features)
-        log_std = jnp.maximum(log_std, jnp.log(self.min_std))
+        # At a bound the gradient is whole, where maximum and minimum would pass on half of it.
+        low = jnp.log(self.min_std)
+        log_std = jnp.where(log_std < low, low, log_std)
         if self.max_std is not None:
-            log_std = jnp.minimum(log_std, jnp.log(self.max_std))
+            high = jnp.log(self.max_std)
+            log_std = jnp.where(log_std > high, high, log_std)
         return DiagonalGaussian(output, log_std)
 
 

@@ -8,12 +8,13 @@ import recipes as benchmark
 
 import adaptax
 from adaptax.algorithms.registry import find_algorithm
-from adaptax.core.config import to_dict
+from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import ConfigError
 from adaptax.experiment import cli
 from adaptax.experiment.recipe import (
     CLASS_DEFAULTS,
     About,
+    Measured,
     Recipe,
     all_recipes,
     find_recipe,
@@ -115,46 +116,120 @@ def test_who_sets_a_limit_has_none_of_the_recipes(own, flag):
     assert (trainer.num_iterations, trainer.num_steps) == (None, 77)
 
 
-def test_a_schedule_falls_as_in_the_recipes_run_where_an_end_is_not_in_iterations():
-    recipe = Recipe(
-        *("mine", About("reinforce", ("cartpole",)), {"lr_schedule": "linear"}),
-        trainer={"num_iterations": 30},
-    )
-    for limits in ([], ["num_iterations"], ["num_steps", "num_iterations"]):
-        assert recipe.algorithm_settings({}, limits) == {"lr_schedule": "linear"}
-    found = recipe.algorithm_settings({"lr": 0.5}, ["num_steps"])
-    assert found == {"lr_schedule": "linear", "lr": 0.5, "lr_schedule_steps": 30}
-    of_steps = Recipe(
-        *("mine", About("ppo2", ("cartpole",)), {"lr_schedule": "linear", "num_steps": 80}),
-        trainer={"num_steps": 800},
-    )
-    assert of_steps.algorithm_settings({}, ["num_steps"]) == of_steps.algorithm
-    found = of_steps.algorithm_settings({}, ["max_seconds"])
-    assert found == {**of_steps.algorithm, "lr_schedule_steps": 100}
-    within = Recipe(
-        *("mine", About("ppo", ("cartpole",)), {"critic": {"lr_schedule": "linear", "lr": 0.5}}),
-        trainer={"num_iterations": 30},
-    )
-    found = within.algorithm_settings({}, ["max_seconds"])
-    assert found["critic"] == {"lr_schedule": "linear", "lr": 0.5, "lr_schedule_steps": 300}
-    given = {"lr_schedule": "constant"}
-    assert recipe.algorithm_settings(given, ["max_seconds"]) == given
+FOUND = Measured("cartpole", 5, 6000, 0.0, 0.0, 0.0, 1.0, "a machine")
+OF_EPISODES = Recipe(
+    *("mine", About("reinforce", ("*",)), {"lr_schedule": "linear"}),
+    trainer={"num_iterations": 30},
+    measured=(FOUND,),
+)
+OF_STEPS = Recipe(
+    *("mine", About("ppo2", ("*",)), {"lr_schedule": "linear", "num_steps": 80}),
+    trainer={"num_steps": 800},
+)
+WITHIN = Recipe(
+    *("mine", About("ppo", ("*",)), {"critic": {"lr_schedule": "linear", "lr": 0.5}}),
+    trainer={"num_iterations": 30},
+)
 
 
 @pytest.mark.parametrize(
-    ("flags", "settings", "length"),
+    ("recipe", "suite", "limits", "expected"),
     [
-        ([], {}, 2400),
-        (["--algorithm.num-epochs", "1"], {"num_epochs": 1}, 300),
-        (["--algorithm.lr-schedule", "cosine"], {"lr_schedule": "cosine"}, None),
-        (["--algorithm.lr-schedule-steps", "9"], {"lr_schedule_steps": 9}, 9),
+        (OF_EPISODES, "cartpole", {}, None),
+        (OF_EPISODES, "cartpole", {"num_iterations": 30}, None),
+        (OF_EPISODES, "cartpole", {"num_iterations": 7, "num_steps": 9}, None),
+        (OF_EPISODES, "cartpole", {"num_steps": 2000}, 10),
+        (OF_EPISODES, "cartpole", {"num_steps": 60_000}, 300),
+        (OF_EPISODES, "pendulum", {"num_steps": 60_000}, 30),
+        (OF_EPISODES, "cartpole", {"max_seconds": 9.0}, 30),
+        (OF_STEPS, "cartpole", {"num_steps": 900}, None),
+        (OF_STEPS, "cartpole", {"max_seconds": 9.0}, 10),
+        (CLASS_DEFAULTS, "cartpole", {"max_seconds": 9.0}, None),
     ],
 )
-def test_the_command_line_has_a_schedule_fall_as_python_does(flags, settings, length):
-    pair = {"algorithm": "rl2-ppo", "suite": "half-cheetah-vel"}
-    found = options("--max-seconds", "60", *flags, **pair).algorithm
-    python = find_recipe(None, *pair.values()).algorithm_settings(settings, ["max_seconds"])
-    assert found.lr_schedule_steps == python.get("lr_schedule_steps") == length
+def test_a_run_is_expected_to_have_iterations_in_proportion_to_the_recipes(
+    recipe, suite, limits, expected
+):
+    named = recipe.about.algorithm or "reinforce"
+    config = from_dict(find_algorithm(named).load()[1], recipe.algorithm)
+    assert recipe.expected_iterations(config, suite, limits) == expected
+    if expected is None:
+        assert recipe.timed(config, suite, limits) is config
+    else:
+        passes = expected * config.passes_per_iteration
+        assert recipe.timed(config, suite, limits).lr_schedule_steps == passes
+
+
+def test_only_schedules_that_fall_have_a_length_and_those_within_settings_too():
+    limits = {"max_seconds": 9.0}
+    config = from_dict(find_algorithm("ppo").load()[1], WITHIN.algorithm)
+    timed = WITHIN.timed(config, "cartpole", limits)
+    assert (timed.lr_schedule_steps, timed.critic.lr_schedule_steps) == (None, 300)
+    given = from_dict(type(config), {"lr_schedule": "linear", "lr_schedule_steps": 9})
+    assert WITHIN.timed(given, "cartpole", limits) is given
+
+
+@pytest.mark.parametrize(
+    ("limits", "length"),
+    [
+        ({}, 600),
+        ({"num_steps": 800}, 600),
+        ({"num_steps": 1600}, 1200),
+        ({"num_iterations": 7}, None),
+        ({"max_seconds": 9.0}, 600),
+    ],
+)
+def test_a_length_that_a_recipe_gives_is_that_of_its_own_run(limits, length):
+    given = {"lr_schedule_steps": 600, "critic": {"lr": 0.5, "lr_schedule_steps": 600}}
+    recipe = Recipe("mine", About("ppo2", ("*",)), given, trainer={"num_steps": 800})
+    found = recipe.for_run("cartpole", limits).algorithm
+    assert found.get("lr_schedule_steps") == found["critic"].get("lr_schedule_steps") == length
+    assert found["critic"]["lr"] == 0.5
+
+
+PEARL = {"algorithm": "pearl", "suite": "half-cheetah-vel"}
+RL2 = {"algorithm": "rl2-ppo", "suite": "half-cheetah-vel"}
+
+
+@pytest.mark.parametrize(
+    ("pair", "flags", "length"),
+    [
+        (RL2, ["--max-seconds", "60"], 2400),
+        (RL2, ["--max-seconds", "60", "--algorithm.num-epochs", "1"], 300),
+        (RL2, ["--max-seconds", "60", "--algorithm.lr-schedule", "cosine"], 2400),
+        (RL2, ["--max-seconds", "60", "--algorithm.lr-schedule-steps", "9"], 9),
+        (RL2, ["--max-seconds", "60", "--algorithm.lr-schedule", "constant"], None),
+        (RL2, ["--num-steps", "7_680_000"], 4800),
+        (RL2, ["--num-steps", "None"], None),
+        (PEARL, [], 92_000),
+        (PEARL, ["--num-steps", "540000"], 184_000),
+        (PEARL, ["--num-iterations", "200"], None),
+        (PEARL, ["--num-iterations", "200", "--algorithm.lr-schedule-steps", "92000"], 92_000),
+    ],
+)
+def test_the_command_line_has_a_schedule_fall_over_the_run(pair, flags, length):
+    assert options(*flags, **pair).algorithm.lr_schedule_steps == length
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [
+        ({"num_steps": 2 * 96_000}, 400),
+        ({"num_iterations": 2}, 2),
+        ({"num_steps": 2 * 96_000, "algorithm": {"lr_schedule_steps": 9}}, 9),
+    ],
+)
+def test_training_from_python_has_a_schedule_fall_over_the_run(
+    settings, length, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(adaptax.Trainer, "run", lambda self: None)
+    measured = dataclasses.replace(FOUND, suite="point-goal", num_steps=96_000)
+    known = {"own": dataclasses.replace(OF_EPISODES, trainer={"num_iterations": 200})}
+    known["own"] = dataclasses.replace(known["own"], name="own", measured=(measured,))
+    monkeypatch.setattr("adaptax.experiment.recipe.all_recipes", lambda: known)
+    trainer = adaptax.train("reinforce", "point-goal", run_dir=tmp_path / "run", **settings)
+    trainer.close()
+    assert trainer.algorithm.config.lr_schedule_steps == length
 
 
 def test_a_recipe_that_is_asked_for_as_none_is_on_record():

@@ -44,6 +44,23 @@ def test_a_schedule_is_over_the_run_and_stays_so_when_it_is_prolonged(tmp_path, 
     assert equal(done, params(run_dir, 6)), "the step size is at 0 after the run"
 
 
+@pytest.mark.parametrize(
+    ("limit", "warned"),
+    [
+        (["--num-iterations=4"], None),
+        (["--num-iterations=6"], "falls to 0 by about iteration 4, after which nothing is learned"),
+        (["--num-steps=40"], None),
+        (["--num-steps=4000"], "is 0 in iteration 10, and nothing is learned any more"),
+    ],
+)
+def test_a_run_whose_step_size_is_0_before_its_end_says_so(tmp_path, capsys, limit, warned):
+    own = ["--algorithm.lr-schedule-steps=4", "--run-dir", str(tmp_path / "run"), "--quiet"]
+    cli.main([*TRAIN, *LINEAR, *own, *limit])
+    said = capsys.readouterr().err
+    assert said.count("warning: the step size") == said.count("nothing is learned") == bool(warned)
+    assert warned is None or warned in said
+
+
 def test_a_schedule_is_over_a_run_in_steps_where_an_iteration_is_a_number_of_them(tmp_path):
     words = ["train", "ppo2", *TRAIN[2:], *LINEAR, "--algorithm.num-steps=6", "--num-steps=20"]
     cli.main([*words, "--algorithm.num-minibatches=1", "--run-dir", str(tmp_path / "run")])

@@ -274,6 +274,25 @@ def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(
     assert (options.algorithm.max_grad_norm, options.algorithm.lr) == (None, 3e-3)
 
 
+def test_every_trial_has_a_schedule_over_its_own_passes():
+    suite = make_suite("point-goal")
+    algorithm = make_algorithm("rl2-ppo", suite.spec, lr_schedule="linear")
+    plan = sweep.make_plan(
+        job_of(algorithm, suite, TrainerConfig(run_dir=".", num_steps=5000)),
+        {"algorithm.num_epochs": {"low": 1, "high": 9}},
+        seeds=(0, 1),
+        winner_seeds=None,
+        num_trials=2,
+        metric="return",
+        prune=True,
+        num_processes=1,
+        expected_iterations=30,
+    )
+    for epochs in (2, 9):
+        text = sweep.recipe_toml(plan, {"algorithm.num_epochs": epochs})
+        assert tomllib.loads(text)["algorithm"]["lr_schedule_steps"] == 30 * epochs
+
+
 def test_settings_within_a_setting_have_a_table_of_their_own():
     found = with_settings({"memory": {"kind": "none", "size": 8}}, {"algorithm.memory.kind": "gru"})
     assert found == {"memory": {"kind": "gru", "size": 8}}

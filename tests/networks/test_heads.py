@@ -53,6 +53,14 @@ def test_no_gradient_leads_back_from_beyond_the_range():
     np.testing.assert_allclose(gradient["params"]["log_std"], [0, 1, 1, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("bounds", [{"min_std": 0.3}, {"max_std": 0.3}])
+def test_the_gradient_of_a_deviation_at_a_bound_is_whole(bounds):
+    head = ActionHead(SPACE, 0.3, **bounds)
+    params = head.init(KEY, FEATURES)
+    gradient = jax.grad(lambda p: jnp.mean(head.apply(p, FEATURES).entropy()))(params)
+    np.testing.assert_allclose(gradient["params"]["log_std"], [1, 1, 1, 1], rtol=1e-6)
+
+
 def test_deviations_that_follow_from_features_are_a_second_layer_of_them():
     head = ActionHead(SPACE, 0.7, min_std=0.01, max_std=50.0, state_dependent_std=True)
     first = head.init(KEY, FEATURES)

@@ -18,6 +18,7 @@ from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import vpg_maml
 from adaptax.algorithms.meta.maml_family import (
     Data,
+    MAMLConfig,
     State,
     actor_of,
     adam_step,
@@ -27,7 +28,7 @@ from adaptax.algorithms.meta.maml_family import (
     init_params,
     policy_for,
 )
-from adaptax.algorithms.meta.vpg_maml import VPGMAMLConfig
+from adaptax.core.config import check_positive
 from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
@@ -39,7 +40,7 @@ from adaptax.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class DICEMAMLConfig(VPGMAMLConfig):
+class DICEMAMLConfig(MAMLConfig):
     """DICE-MAML; defaults are ProMP's for it, or measured (docs/defaults.md)."""
 
     meta_batch_size: int = 40
@@ -57,6 +58,10 @@ class DICEMAMLConfig(VPGMAMLConfig):
     second derivatives differ."""
     outer_objective: Literal["dice", "log_likelihood"] = "dice"
     """What the outer step descends, of the policy after adaptation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "lr")
 
 
 class DICEMAML(Algorithm[State, Data]):
