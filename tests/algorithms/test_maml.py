@@ -10,6 +10,9 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
+from oracles import gaussian
+from oracles.dense import dense_layers
+from oracles.mlp import backward, forward
 from toys import ChangingSampler, cliff_suite, point_suite, train_sampler, trained
 
 from adaptax.algorithms.meta import dice_maml, vpg_maml
@@ -52,6 +55,7 @@ TASKS, LANES, STEPS = 2, 3, 4
 SIZE = cliff_suite().spec.observation_size
 VALID = np.arange(STEPS) < np.array([4, 2, 3])[:, None]
 SMALL = {"hidden_sizes": (4,), "meta_batch_size": TASKS, "num_episodes": LANES}
+COEFFS, CLIP = np.array([0.5, 2.0], np.float32), 3.0
 NUM_INNER = pytest.mark.parametrize("num_inner", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
@@ -107,13 +111,75 @@ def outer_loss(config: ProMPConfig, stages):
         random_params(config, 1)
     )
     fresh = algorithm.init(jax.random.key(0))
-    coeff = jnp.full(config.num_inner_steps, 0.5)
-    state = replace(fresh, kl_coeff=coeff, clip_range=jnp.asarray(3.0))
+    coeff = jnp.asarray(COEFFS[: config.num_inner_steps])
+    state = replace(fresh, kl_coeff=coeff, clip_range=jnp.asarray(CLIP))
 
     def loss(params):
         return algorithm.loss(state, params, (stages, before))[0]
 
     return loss, random_params(config)
+
+
+def unroll_in_numpy(params, stages, lr: float = 0.1):
+    """For each task and stage: mean, log_std, and data in which padding is left out.
+
+    Inner steps go down the likelihood ratio's loss.
+    """
+    names = ("obs", "action", "log_prob", "credit", "adj_avg_rewards")
+    tasks = []
+    for m in range(TASKS):
+        mlp = dense_layers(params["policy"], "MLP_0/Dense_0", "ActionHead_0/Dense_0")
+        log_std = np.array(params["policy"]["params"]["ActionHead_0"]["log_std"], float)
+        tasks.append([])
+        for stage in stages:
+            valid = np.asarray(stage.valid[m])
+            own = {k: np.asarray(getattr(stage, k)[m], float)[valid] for k in names}
+            mean, done = forward(mlp, own["obs"], "tanh")
+            floored = np.broadcast_to(np.maximum(log_std, np.log(0.2)), mean.shape)
+            tasks[-1].append((mean, floored, own))
+            ratio = np.exp(gaussian.log_prob(mean, floored, own["action"]) - own["log_prob"])
+            weight = -(ratio * own["credit"] / len(ratio))[:, None]
+            of_mean, of_log_std = gaussian.log_prob_slopes(mean, floored, own["action"])
+            grads, _ = backward(done, weight * of_mean)
+            mlp = {k: x - lr * grads[k] for k, x in mlp.items()}
+            log_std = log_std - lr * (weight * of_log_std).sum(0)
+    return tasks
+
+
+def kls_in_numpy(before, after):
+    """KL(before || after) of each stage, mean over tasks."""
+    each = [
+        [gaussian.kl(*old[:2], *new[:2]).mean() for old, new in zip(*task, strict=True)]
+        for task in zip(before, after, strict=True)
+    ]
+    return np.mean(each, axis=0)
+
+
+def exploration_in_numpy(tasks) -> float:
+    """Minus the product of a task's means, of log-probabilities at first and rewards at last."""
+    means = []
+    for (mean, log_std, first), *_, (_, _, last) in tasks:
+        log_prob = gaussian.log_prob(mean, log_std, first["action"])
+        means.append(-log_prob.mean() * last["adj_avg_rewards"].mean())
+    return float(np.mean(means))
+
+
+def test_promps_loss_is_that_of_numpy():
+    """Clipped ratios, the mean of weighted KLs over two inner steps, and E-MAML's term."""
+    with jax.enable_x64(True):
+        stages = tuple(samples(i) for i in range(3))
+        config = ProMPConfig(**SMALL, num_inner_steps=2, exploration="means")
+        loss, params = outer_loss(config, stages)
+        found = float(jax.jit(loss)(params))
+        before, after = (unroll_in_numpy(p, stages) for p in (random_params(config, 1), params))
+    terms = []
+    for *_, (mean, log_std, own) in after:
+        ratio = np.exp(gaussian.log_prob(mean, log_std, own["action"]) - own["log_prob"])
+        clipped = np.clip(ratio, 1 - CLIP, 1 + CLIP)
+        terms.append(-np.minimum(ratio * own["credit"], clipped * own["credit"]).mean())
+    penalty = np.mean(COEFFS * kls_in_numpy(before, after)[:2])
+    expected = np.mean(terms) + penalty + exploration_in_numpy(after)
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @NUM_INNER

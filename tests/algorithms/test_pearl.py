@@ -37,6 +37,7 @@ TINY = {
     "policy_std_reg_coeff": 0.0,
 }
 M, B, C = 4, 8, 5
+ALPHA = 0.3
 step = PEARL.gradient_step
 """Not compiled: every test has settings of its own, and they share its single operations."""
 both_critics = pytest.mark.parametrize("critic", ["twin_target", "value"])
@@ -85,12 +86,12 @@ def target_of(algorithm, batch, i: int, j: int, next_value) -> float:
     return y if batch.terminated[i, j] else y + 0.9 * float(next_value[i, j])
 
 
-@pytest.mark.slow
-@both_critics
+@pytest.mark.parametrize("critic", ["twin_target", pytest.param("value", marks=pytest.mark.slow)])
 def test_the_critics_loss_is_that_of_the_paper(critic):
     """Targets written out for each transition; both critics' means are summed, not halved."""
-    algorithm, learner = agent(critic=critic)
-    _, figures = one_step(critic=critic)
+    settings = {"critic": critic, "init_temperature": ALPHA}
+    algorithm, learner = agent(**settings)
+    _, figures = one_step(**settings)
     next_key, _, z, belief = drawn(algorithm, learner)
     if critic == "value":
         next_value = algorithm.networks.value.apply(learner.target, BATCH.next_obs, z)
@@ -98,7 +99,7 @@ def test_the_critics_loss_is_that_of_the_paper(critic):
         policy = algorithm.networks.policy.apply(learner.params["policy"], BATCH.next_obs, z)
         action, log_prob = policy.sample_and_log_prob(next_key)
         q_next = algorithm.networks.critics.apply(learner.target, BATCH.next_obs, action, z)
-        next_value = np.minimum(*np.asarray(q_next)) - np.asarray(log_prob)  # alpha is 1
+        next_value = np.minimum(*np.asarray(q_next)) - ALPHA * np.asarray(log_prob)
     q = np.asarray(
         algorithm.networks.critics.apply(learner.params["critics"], BATCH.obs, BATCH.action, z)
     )
@@ -145,15 +146,17 @@ def test_the_target_with_a_value_function_is_the_golden_one():
 @both_critics
 def test_policy_and_value_learn_from_the_critics_after_their_step(critic):
     regular = {"policy_mean_reg_coeff": 0.5, "policy_pre_activation_coeff": 0.25}
-    algorithm, learner = agent(critic=critic, **regular)
-    after, figures = one_step(critic=critic, **regular)
+    settings = {"critic": critic, "init_temperature": ALPHA, **regular}
+    algorithm, learner = agent(**settings)
+    after, figures = one_step(**settings)
     _, action_key, z, _ = drawn(algorithm, learner)
     policy = algorithm.networks.policy.apply(learner.params["policy"], BATCH.obs, z)
     u = policy.unbounded.sample(action_key)
     log_prob = np.asarray(policy.log_prob_of_unbounded(u))
     q = algorithm.networks.critics.apply(after.params["critics"], BATCH.obs, jnp.tanh(u), z).min(0)
     q = np.asarray(q)
-    assert figures["policy_loss"] == pytest.approx(float((log_prob - q).mean()), rel=1e-4)
+    alpha = 1.0 if critic == "value" else ALPHA
+    assert figures["policy_loss"] == pytest.approx(float((alpha * log_prob - q).mean()), rel=1e-4)
     if critic == "value":
         value = algorithm.networks.value.apply(learner.params["value"], BATCH.obs, z)
         expected = np.square(np.asarray(value) - (q - log_prob)).mean()

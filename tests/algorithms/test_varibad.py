@@ -17,6 +17,7 @@ from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
+from adaptax.learning.replay import draw_rings
 from adaptax.learning.sequences import trial_sequences
 from adaptax.learning.trials import with_trials
 from adaptax.networks.actor_critic import ActorCritic
@@ -193,6 +194,24 @@ def test_decoders_learn_what_trials_pay():
         state, found = improved(state)
         figures.append(float(found["decoding_error"]))
     assert np.mean(figures[-5:]) < 0.5 * np.mean(figures[:5])
+
+
+def test_encoder_and_decoders_learn_from_what_the_policy_sees():
+    """A step's figures are those of trials that are standardised here, in NumPy."""
+    algorithm, (_, state, _) = made(num_elbo_updates=1), iterated(1)
+    _, figures = jax.jit(algorithm._improved_model)(state)
+    step_key = jax.random.split(jax.random.split(state.policy.key)[1], 1)[0]
+    rings_key, draw_key = jax.random.split(step_key)
+    rings = draw_rings(state.trials, rings_key, (algorithm.config.elbo_batch_size,))
+    raw = algorithm.minibatch(state.trials, rings, None)
+    mean, std = np.asarray(moments(state)["mean"]), np.sqrt(moments(state)["variance"])
+    obs = (np.asarray(raw.obs) - mean[:2]) / std[:2]
+    transitions = (np.asarray(raw.transitions) - mean[2:]) / std[2:]
+    seen = replace(raw, obs=jnp.asarray(obs), transitions=jnp.asarray(transitions))
+    params = encoder_of(state.policy.params), state.decoders
+    _, expected = jax.jit(algorithm.elbo_loss)(params, seen, draw_key)
+    for name, x in expected.items():
+        assert float(figures[name]) == pytest.approx(float(x), rel=1e-3), name
 
 
 def test_a_belief_lasts_through_the_episodes_of_a_trial_and_a_new_task_starts_from_the_prior():
