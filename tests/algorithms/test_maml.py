@@ -182,6 +182,67 @@ def test_promps_loss_is_that_of_numpy():
     assert found == pytest.approx(expected, rel=1e-9)
 
 
+def test_trpo_mamls_loss_and_kl_are_those_of_numpy():
+    stages, config = two_stages(), TRPOMAMLConfig(**SMALL, exploration="means")
+    params, other = (random_params(config, seed, np.float32) for seed in (0, 1))
+
+    @jax.jit
+    def objective(params, other):
+        before = unroll(config, POLICY, other, stages)
+        return TRPOMAML(config, SPEC).objective(before, stages, params)
+
+    before, after = (unroll_in_numpy(p, stages) for p in (other, params))
+    terms = []
+    for *_, (mean, log_std, own) in after:
+        ratio = np.exp(gaussian.log_prob(mean, log_std, own["action"]) - own["log_prob"])
+        terms.append(-(ratio * own["credit"]).mean())
+    expected = np.mean(terms) + exploration_in_numpy(after), kls_in_numpy(before, after)[-1]
+    np.testing.assert_allclose(objective(params, other), expected, rtol=1e-4)
+
+
+def test_the_gradient_of_e_mamls_term_reaches_adam():
+    """Along one direction, by differences of the loss in NumPy."""
+    stages, config = two_stages(), VPGMAMLConfig(**SMALL, exploration="means")
+    params = random_params(config, dtype=np.float32)
+    state = State(params, ADAM(config.lr).init(params), {})
+    after, _ = updated(VPGMAML(config, SPEC), state, data_of(stages))
+    gradient = jax.tree.map(lambda m: 10 * np.asarray(m), optax.tree.get(after.opt_state, "mu"))
+    direction = random_params(config, 1, np.float32)
+    x, v = (jax.tree.map(lambda y: np.asarray(y, float), p) for p in (params, direction))
+
+    def loss(size):
+        tasks = unroll_in_numpy(jax.tree.map(lambda a, b: a + size * b, x, v), stages)
+        last = [
+            -(gaussian.log_prob(mean, log_std, own["action"]) * own["credit"]).mean()
+            for *_, (mean, log_std, own) in tasks
+        ]
+        return np.mean(last) + exploration_in_numpy(tasks)
+
+    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    found = ravel_pytree(gradient)[0] @ ravel_pytree(direction)[0]
+    assert float(found) == pytest.approx(slope, rel=1e-3)
+
+
+def test_dice_credits_an_action_with_every_later_reward():
+    config, (stage, _) = VPGMAMLConfig(**SMALL, inner_objective="dice"), two_stages()
+    params = random_params(config, dtype=np.float32)["policy"]
+    found = stepped(
+        config, POLICY, State({"policy": params}, {}, {}), for_each_task(params, TASKS), stage
+    )
+
+    @jax.jit
+    @jax.grad
+    def gradient(params, own):
+        log_prob = POLICY.apply(params, own.obs).log_prob(own.action)
+        later = jnp.stack([own.credit[:, t:].sum(1) for t in range(STEPS)], axis=1)
+        return -jnp.sum(log_prob * later, where=own.valid) / own.valid.sum()
+
+    for m in range(TASKS):
+        grads = gradient(params, jax.tree.map(lambda x, m=m: x[m], stage))
+        for own, x, g in zip(*map(jax.tree.leaves, (found, params, grads)), strict=True):
+            np.testing.assert_allclose(own[m], x - 0.1 * g, rtol=1e-5, atol=1e-6)
+
+
 @NUM_INNER
 @pytest.mark.parametrize("objective", ["likelihood_ratio", "log_likelihood"])
 def test_the_meta_gradient_is_that_of_finite_differences(num_inner, objective):
@@ -348,6 +409,18 @@ def test_the_clipping_range_anneals():
     np.testing.assert_allclose(ranges, 0.2 * 0.9 ** np.arange(4), rtol=1e-6)
     np.testing.assert_allclose(metrics["clip_range"], 0.2 * 0.81, rtol=1e-6)
     assert float(states[-1].kl_coeff[0]) != 0.01  # so large a step's KL changes it
+
+
+def test_coefficients_follow_the_kls_before_each_inner_step():
+    """Of three stages the first two have coefficients; the third's KL is the largest here."""
+    config = ProMPConfig(
+        **SMALL, num_inner_steps=2, lr=0.03, inner_lr=0.5, num_epochs=1, target_kl=0.2
+    )
+    states, _ = promp_states(config, 1)
+    stages = [samples(i, np.float32) for i in range(3)]
+    kls = kls_in_numpy(*(unroll_in_numpy(s.params, stages, config.inner_lr) for s in states))
+    assert kls[0] < 0.2 / 1.5 < 0.2 * 1.5 < kls[1]
+    np.testing.assert_allclose(states[1].kl_coeff, [0.005, 0.02])
 
 
 @pytest.mark.parametrize("coeff", [0, 1])

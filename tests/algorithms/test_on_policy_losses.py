@@ -223,6 +223,15 @@ def test_a_trpo_step_lowers_the_loss_within_the_bound_and_leaves_the_value(space
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_trpo_step_without_advantages_raises_the_entropy():
+    network, params, part = real(Continuous(3), "none")
+    part = replace(part, advantage=jnp.zeros_like(part.advantage))
+    region = TrustRegion(max_kl_step=0.01)
+    after, _ = jax.jit(lambda p: trpo.policy_step(region, network, p, part, 0.5))(params)
+    old, new = (part.outputs(network, p)[0].entropy() for p in (params, after))
+    assert np.all(new > old + 0.01)
+
+
 def test_a_trpo_step_of_one_linear_layer_is_at_the_bound():
     """With the std left as it is the mean KL is quadratic: the first trial step has it."""
     with jax.enable_x64(True):

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig
+from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig, _Visit
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
@@ -441,6 +441,24 @@ def test_an_inferred_phase_starts_from_the_prior():
     visit = [False, False, True, False, True, True]
     assert inferred == [False] * 3 + visit + visit
     assert {e.actor.belief.mean.shape for e in seen if e.actor.belief.mean.ndim > 1} == {(2, 1, 2)}
+
+
+def test_an_actor_is_informed_by_the_steps_of_its_own_task():
+    """Where a task's steps are all alike, whichever of them are drawn."""
+    _, state = scheduled()
+    algorithm = make_algorithm("pearl", point_suite().spec, **{**TINY, **SCHEDULE})
+    size, rings = state.context.config.size, np.array([4, 1, 3])
+    rows = {k: jnp.repeat(x[::size], size, axis=0) for k, x in state.context.rows.items()}
+    alike = replace(state.context, rows=rows)
+    belief = _Visit(algorithm, state, None, (), rings)._informed(alike, rings, KEY).belief
+    assert belief.mean.shape == (3, 1, 2)
+    for i, ring in enumerate(rings):
+        steps = read(alike, np.full(16, ring), np.arange(16))
+        tokens = np.concatenate([steps.obs, steps.action, steps.reward[:, None]], axis=-1)
+        encoder, valid = state.learner.params["encoder"], jnp.ones(16, bool)
+        own = algorithm.networks.encoder.apply(encoder, tokens, valid)
+        np.testing.assert_allclose(belief.mean[i, 0], own.mean, rtol=1e-4)
+        np.testing.assert_allclose(belief.variance[i, 0], own.variance, rtol=1e-4)
 
 
 def test_extra_steps_go_to_the_replay_only_and_a_visit_starts_context_anew():

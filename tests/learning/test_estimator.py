@@ -293,24 +293,36 @@ def test_a_linear_value_on_one_hot_states_learns_their_returns(advantage_from):
 
 @functools.cache
 def first_fit(
-    advantage_from: str = "old", normalization: Normalization = "none"
+    advantage_from: str = "old",
+    normalization: Normalization = "none",
+    *,
+    in_units: bool = False,
 ) -> tuple[PPOConfig, Sequences, State, State, Batch]:
     """Settings, data, the states before and after a fit, and what the policy learns from."""
     sequences, _ = chain()
     fit = CriticConfig(num_epochs=5, num_minibatches=2, lr=0.1, advantage_from=advantage_from)
     config = PPOConfig(discount=0.9, normalize_advantage=normalization, critic=fit)
     before = linear_state(fit)
+    if in_units:
+        seen = jnp.array([[-1.0], [3.0]])
+        scale = updated_moments(fresh_moments(1), seen, jnp.ones(2, bool))
+        before = replace(before, moments={"return": scale})
     fitted = jax.jit(lambda state: fit_critic(config, fit, LINEAR, state, sequences))
     after, batch, _ = fitted(before)
     return config, sequences, before, after, batch
 
 
-@pytest.mark.parametrize("advantage_from", ["old", "new"])
-def test_advantages_come_from_the_value_that_the_setting_says(advantage_from):
-    config, sequences, before, after, batch = first_fit(advantage_from)
+@pytest.mark.parametrize(
+    ("advantage_from", "in_units"), [("old", False), ("new", False), ("new", True)]
+)
+def test_advantages_come_from_the_value_that_the_setting_says(advantage_from, in_units):
+    """And, where values are in units of returns, from the units that it was fitted in."""
+    config, sequences, before, after, batch = first_fit(advantage_from, in_units=in_units)
+    unit = np.sqrt(after.moments["return"]["variance"]) if in_units else 1.0
     used, other = (before, after) if advantage_from == "old" else (after, before)
     expected, differs = (
-        estimate(config, (LINEAR, state.params), sequences).advantage for state in (used, other)
+        estimate(config, (LINEAR, x.params), sequences, x.moments).advantage / unit
+        for x in (used, other)
     )
     np.testing.assert_allclose(batch.advantage, expected.reshape(-1), atol=1e-6)
     assert np.abs(np.asarray(batch.advantage - differs.reshape(-1))).max() > 0.01
