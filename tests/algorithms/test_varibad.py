@@ -197,21 +197,25 @@ def test_decoders_learn_what_trials_pay():
 
 
 def test_encoder_and_decoders_learn_from_what_the_policy_sees():
-    """A step's figures are those of trials that are standardised here, in NumPy."""
-    algorithm, (_, state, _) = made(num_elbo_updates=1), iterated(1)
+    """Two steps' figures are nearly those, before both, of trials standardised by hand."""
+    algorithm, state, _ = iterated(1)
     _, figures = jax.jit(algorithm._improved_model)(state)
-    step_key = jax.random.split(jax.random.split(state.policy.key)[1], 1)[0]
-    rings_key, draw_key = jax.random.split(step_key)
-    rings = draw_rings(state.trials, rings_key, (algorithm.config.elbo_batch_size,))
-    raw = algorithm.minibatch(state.trials, rings, None)
-    mean, std = np.asarray(moments(state)["mean"]), np.sqrt(moments(state)["variance"])
-    obs = (np.asarray(raw.obs) - mean[:2]) / std[:2]
-    transitions = (np.asarray(raw.transitions) - mean[2:]) / std[2:]
-    seen = replace(raw, obs=jnp.asarray(obs), transitions=jnp.asarray(transitions))
     params = encoder_of(state.policy.params), state.decoders
-    _, expected = jax.jit(algorithm.elbo_loss)(params, seen, draw_key)
-    for name, x in expected.items():
-        assert float(figures[name]) == pytest.approx(float(x), rel=1e-3), name
+    mean, std = moments(state)["mean"], jnp.sqrt(moments(state)["variance"])
+
+    @jax.jit
+    def of_a_step(key):
+        rings_key, draw_key = jax.random.split(key)
+        rings = draw_rings(state.trials, rings_key, (algorithm.config.elbo_batch_size,))
+        raw = algorithm.minibatch(state.trials, rings, None)
+        transitions = (raw.transitions - mean[2:]) / std[2:]
+        seen = replace(raw, obs=(raw.obs - mean[:2]) / std[:2], transitions=transitions)
+        return algorithm.elbo_loss(params, seen, draw_key)[1]
+
+    steps = [of_a_step(k) for k in jax.random.split(jax.random.split(state.policy.key)[1])]
+    for name in ("decoding_error", "kl"):
+        expected = np.mean([float(x[name]) for x in steps])
+        assert float(figures[name]) == pytest.approx(expected, rel=0.1), name
 
 
 def test_a_belief_lasts_through_the_episodes_of_a_trial_and_a_new_task_starts_from_the_prior():
