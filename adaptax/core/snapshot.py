@@ -128,14 +128,14 @@ class Snapshots:
                 raise _unread(path, error) from error  # they are as they were written
             raise SnapshotError(f"snapshot {path} cannot be read: {one_line(error)}") from error
 
-    def newest(self) -> Iterator[tuple[int, PyTree]]:
+    def newest(self, *, own: bool = False) -> Iterator[tuple[int, PyTree]]:
         """Snapshots that can be read, newest first; others are skipped with a warning.
 
-        The run may go on meanwhile: what it is at, or has removed, is no fault, and where it has
-        removed all that there were, there are newer ones.
+        The run may go on meanwhile, unless it is one's `own`: what it is at, or has removed, is no
+        fault, and where it has removed all that there were, there are newer ones.
         """
-        unfinished = [] if is_held(self.directory.parent / LOCK) else self._unfinished()
-        for path in unfinished:
+        goes_on = not own and is_held(self.directory.parent / LOCK)
+        for path in [] if goes_on else self._unfinished():
             warnings.warn(f"snapshot {path} is not finished and not used", stacklevel=2)
         tried = set[int]()
         found = False
@@ -165,9 +165,12 @@ class Snapshots:
             iteration, tree = better, self.load(better)
         yield iteration, tree
 
-    def read(self, *, best: bool = False) -> tuple[int, PyTree]:
-        """The newest one that can be read, or the best; a SnapshotError where there is none."""
-        for found in self.best() if best else self.newest():
+    def read(self, *, best: bool = False, own: bool = False) -> tuple[int, PyTree]:
+        """The newest one that can be read, or the best; a SnapshotError where there is none.
+
+        `own`: nobody else may be writing one meanwhile.
+        """
+        for found in self.best() if best else self.newest(own=own):
             return found
         run_dir = self.directory.parent
         raise SnapshotError(f"{run_dir} has no snapshot that can be read")
@@ -184,8 +187,18 @@ class Snapshots:
 
     def iterations(self) -> list[int]:
         """Iterations with a finished snapshot, in order."""
-        names = [p.stem.removeprefix(_PREFIX) for p in self.directory.glob(f"{_PREFIX}*.json")]
+        names = [p.stem.removeprefix(_PREFIX) for p in self._paths() if p.suffix == ".json"]
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def _paths(self) -> list[Path]:
+        """What has a snapshot's name; a DiskError where that cannot be read now."""
+        try:
+            names = os.listdir(self.directory)
+        except GONE:
+            return []
+        except OSError as error:
+            raise DiskError(f"{self.directory} cannot be read now: {one_line(error)}") from error
+        return [self.directory / name for name in sorted(names) if name.startswith(_PREFIX)]
 
     def discard_after(self, iteration: int) -> None:
         """Remove snapshots newer than `iteration`, and what an interrupted save left behind."""
@@ -198,8 +211,7 @@ class Snapshots:
     def _unfinished(self) -> list[Path]:
         """Directories that an interrupted save left behind."""
         finished = {self._path(i) for i in self.iterations()}
-        paths = sorted(self.directory.glob(f"{_PREFIX}*"))
-        return [path for path in paths if path.is_dir() and path not in finished]
+        return [path for path in self._paths() if path.is_dir() and path not in finished]
 
     def _clear(self, writing: Path, about_writing: Path) -> None:
         """Remove what is left of a save."""
@@ -436,11 +448,17 @@ def _with_arrays(rest: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
 def _digests(directory: Path) -> dict[str, str]:
     """SHA-256 of each file, by its name."""
     files = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+    walk = os.walk(directory, onerror=_refuse)  # rglob takes what it may not enter for empty
+    paths = [Path(folder, name) for folder, _, names in walk for name in names]
+    for path in sorted(p for p in paths if p.is_file()):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         files[str(path.relative_to(directory))] = digest.hexdigest()
     return files
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def _digest(about: dict[str, Any]) -> str:

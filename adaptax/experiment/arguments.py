@@ -246,6 +246,10 @@ def _yes_or_no(cls: type[Any]) -> dict[str, list[str]]:
 
 
 PHRASES = (
+    (
+        r"Could not find valid parse for arguments: (\[.*?,.*?\])",
+        r"expected values of its type with spaces between, such as 64 64, not \1",
+    ),
     (r"^Error parsing ", ""),
     (r"invalid literal for int\(\) with base 10: ", "expected an integer, not "),
     (r"could not convert string to float: ", "expected a number, not "),

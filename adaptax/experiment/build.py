@@ -164,7 +164,8 @@ def train(
 def check_settings(**rooms: Any) -> None:
     """Raise a ConfigError where what is given as the settings of something are none."""
     for room, own in rooms.items():
-        is_one = own is None or isinstance(own, Mapping)
+        named = isinstance(own, Mapping) and all(isinstance(name, str) for name in own)
+        is_one = own is None or named
         check(is_one, f"{room}: expected its settings, such as {{'lr': 0.1}}, not {own!r}")
 
 

@@ -308,7 +308,9 @@ def resume_command(args: list[str]) -> None:
     set_up_process(_cores_for(run_dir, recorded_trainer(first).num_cores))
     if seeds is not None:
         group = load_group(run_dir, **changes)
-        _warn_of_differences(first, group.members[0].suite, NOT_EXACT, MACHINE)
+        by_process = options.on != "here" or not group.in_one_program  # each with a core
+        names = [name for name in MACHINE if not (by_process and name == "num_cores")]
+        _warn_of_differences(first, group.members[0].suite, NOT_EXACT, names)
         _to_its_end(group, lambda: train_group(group, options.on, go_on=True))
         return
     trainer = _load(options.run_dir, NOT_EXACT, MACHINE, **changes)

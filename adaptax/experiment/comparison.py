@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -79,8 +80,8 @@ def compare(
     """
     names = get_args(Metric)
     check(metric in names, f"metric must be one of {', '.join(names)}, not {metric!r}")
-    finite = threshold is None or math.isfinite(threshold)
-    check(finite, f"threshold must be a finite number, not {threshold}")
+    finite = threshold is None or (isinstance(threshold, Real) and math.isfinite(threshold))
+    check(finite, f"threshold must be a finite number, not {threshold!r}")
     groups = _loaded(groups)
     _check_comparable(groups, metric)
     scores = [_scores(group, metric) for group in groups]

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "shipped"
 
 def run_path(run_dir: str | Path) -> Path:
     """The directory of a run; of an agent that comes with adaptax by its name, pretrained:NAME."""
-    is_path = isinstance(run_dir, str | os.PathLike)
+    is_path = isinstance(run_dir, str | os.PathLike) and "\0" not in str(run_dir)
     check(is_path, f"expected the directory of a run, not {run_dir!r}")
     text = str(run_dir)
     if not text.startswith(PREFIX):
@@ -28,8 +28,15 @@ def run_path(run_dir: str | Path) -> Path:
 def folder_path(folder: str | Path) -> Path:
     """A folder to be made; a ConfigError where it is no path."""
     is_path = isinstance(folder, str | os.PathLike) and bool(str(folder))
-    check(is_path, f"expected a folder to be made, not {folder!r}")
+    check(is_path and "\0" not in str(folder), f"expected a folder to be made, not {folder!r}")
+    check_writable(folder)
     return Path(folder)
+
+
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Raise a ConfigError where a path is the name of an agent that comes with adaptax."""
+    shipped = os.fspath(folder).startswith(PREFIX)
+    check(not shipped, f"{folder} names what comes with adaptax: choose another directory")
 
 
 def is_pretrained(run_dir: Path) -> bool:

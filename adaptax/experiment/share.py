@@ -75,6 +75,7 @@ def export_run(
     """
     formats = get_args(VideoFormat)
     check(video is None or video in formats, f"video must be one of {formats}, not {video!r}")
+    check(isinstance(best, bool), f"best must be True or False, not {best!r}")
     run_dir, out = run_path(run_dir), folder_path(out)
     recorded = read_config(run_dir)
     _check_new(out)
@@ -112,7 +113,9 @@ def export_run(
         }
         about = {"format": FORMAT, "adaptax": adaptax.__version__, "files": files}
         (folder / MANIFEST).write_text(json.dumps(about, indent=2) + "\n")
-        text = card(_for_others(recorded), rows[EVALUATIONS], rows[PROGRESS], out.name, files)
+        text = card(
+            _for_others(recorded), rows[EVALUATIONS], rows[PROGRESS], out.resolve().name, files
+        )
         # The name of a folder may have bytes that are no letters.
         (folder / CARD).write_bytes(text.encode(errors="backslashreplace"))
     return out
@@ -268,7 +271,10 @@ def _check_new(path: Path) -> None:
 
 @contextmanager
 def _new_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which is at `path` once that is done; nothing is where it fails."""
+    """A directory to fill, which is at `path` once that is done; nothing is where it fails.
+
+    An empty one that is there, in which a shell may stand, is kept.
+    """
     path = path.resolve()
     make_run_dir(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -276,6 +282,10 @@ def _new_directory(path: Path) -> Iterator[Path]:
         with writing(path):
             unfinished.mkdir()
             yield unfinished
-            os.replace(unfinished, path)
+            if path.is_dir():
+                for name in sorted(os.listdir(unfinished), key=lambda name: name == MANIFEST):
+                    os.replace(unfinished / name, path / name)
+            else:
+                os.replace(unfinished, path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

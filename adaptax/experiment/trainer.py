@@ -293,7 +293,7 @@ class Trainer:
         refuse_links(self.run_dir)
         self.store.describe(recorded_config(self.run_dir))
         check_networks(self.run_dir, self.recorded, self.algorithm)
-        self.take_up(*self.store.snapshots.read(best=best), episodes=episodes)
+        self.take_up(*self.store.snapshots.read(best=best, own=episodes), episodes=episodes)
 
     def take_up(self, iteration: int, tree: PyTree, *, episodes: bool = False) -> None:
         """Take state and counters from the tree of a snapshot of this run, as `load` does."""

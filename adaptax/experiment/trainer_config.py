@@ -11,6 +11,7 @@ from typing import Any, Literal
 from adaptax.core.config import check_numbers, check_positive, check_types, from_dict
 from adaptax.core.errors import check
 from adaptax.experiment.evaluator import EvaluatorConfig
+from adaptax.experiment.pretrained import check_writable
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
@@ -73,6 +74,7 @@ class TrainerConfig:
                 object.__setattr__(self, name, os.fspath(path))
         check_types(self, "trainer")
         check(self.run_dir != "", "run_dir is empty: name a directory")
+        check_writable(self.run_dir)
         check_positive(self, "num_iterations", "num_steps", "max_seconds", "evaluation_interval")
         check_positive(self, "snapshot_interval", "keep_snapshots", "num_cores", "patience")
         evaluated = self.patience is None or self.evaluation_interval is not None

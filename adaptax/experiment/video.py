@@ -13,15 +13,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from adaptax.core.config import check_not_negative, check_positive
-from adaptax.core.errors import AdaptaxError, check, one_line
+from adaptax.core.config import check_not_negative, check_positive, check_types
+from adaptax.core.errors import AdaptaxError, check, check_kind, one_line
 from adaptax.core.experience import Rollout, Step
 from adaptax.core.files import replacing
 from adaptax.envs.pools.pool import Pool
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import load_run
-from adaptax.experiment.pretrained import is_pretrained, run_path
+from adaptax.experiment.pretrained import folder_path, is_pretrained, run_path
 from adaptax.experiment.run_dir import MOST_VIDEOS, VIDEO_KINDS, writing
 from adaptax.sampling.sampler import Sampler
 
@@ -55,6 +55,7 @@ class VideoConfig:
     """The snapshot with the highest return in training, instead of the newest."""
 
     def __post_init__(self) -> None:
+        check_types(self, "video")
         check_positive(self, "num_episodes", "stride", "size")
         check(self.size <= MAX_SIZE, f"size must be at most {MAX_SIZE} pixels, not {self.size}")
         check_not_negative(self, "task")
@@ -81,7 +82,8 @@ def write_videos(
     `choose_gl_backend` before anything imports MuJoCo; `no_gl` is its error, raised where MuJoCo
     has to draw.
     """
-    run_dir, out = run_path(run_dir), Path(out)
+    check_kind(config, VideoConfig, "write_videos")
+    run_dir, out = run_path(run_dir), folder_path(out)
     check(out.suffix in VIDEO_KINDS, f"a video is one of {', '.join(VIDEO_KINDS)}, not {out}")
     if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise AdaptaxError(

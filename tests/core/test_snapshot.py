@@ -249,6 +249,8 @@ def test_what_a_run_is_writing_is_not_said_to_be_unfinished(snapshots):
     (snapshots.directory / "iteration-00000006.writing").mkdir()
     with locked(snapshots.directory.parent):
         assert newest(snapshots) == ((3, {"x": 3}), [])
+        with pytest.warns(UserWarning, match="6.writing is not finished and not used"):
+            assert snapshots.read(own=True)[0] == 3
     assert len(newest(snapshots)[1]) == 1
 
 
@@ -273,6 +275,8 @@ def test_a_snapshot_that_is_removed_while_it_is_read_is_a_snapshot_error(snapsho
         ("", "read_plain", OSError(24, "Too many open files"), "cannot be read now: .*Too many"),
         ("np", "load", MemoryError(), "does not fit into memory"),
         ("np", "load", OSError(5, "Input/output error"), "cannot be read now: .*Input/output"),
+        ("os", "walk", PermissionError(13, "Permission denied"), "read now: .*Permission den"),
+        ("os", "listdir", PermissionError(13, "Permission denied"), "read now: .*Permission den"),
     ],
 )
 def test_what_cannot_be_read_now_is_not_taken_for_damage(

@@ -163,6 +163,10 @@ def test_a_wrong_name_is_refused(inside, capsys, args, message):
         ([*REINFORCE, "--algorithm.lr", "fast"], "--algorithm.lr: expected a number, not 'fast';"),
         ([*REINFORCE, "--algorithm.discount", "1.5"], "discount must lie in [0, 1], not 1.5;"),
         ([*REINFORCE, "--algorithm.hidden-sizes", "a"], "--algorithm.hidden-sizes: "),
+        (
+            [*REINFORCE, "--algorithm.hidden-sizes", "8,8"],
+            "with spaces between, such as 64 64",
+        ),
         ([*REINFORCE, "--algorithm.hidden-sizes", "8", "0"], "hidden_sizes must be greater than 0"),
         ([*TRAIN, "--num-steps", str(10**400)], "trainer.num_steps must be at most 2^53, not 1000"),
         ([*TRAIN, "--algorithm.num-lanes", HUGE], "algorithm.num_lanes must be less than 2^31"),

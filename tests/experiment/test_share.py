@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -321,6 +322,14 @@ def test_an_empty_folder_is_filled(run_dir, tmp_path):
     assert (tmp_path / "run" / "config.json").exists()
 
 
+def test_the_folder_that_one_is_in_is_filled_and_stays(run_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir((tmp_path / "here").mkdir() or tmp_path / "here")
+    cli.main(["export", str(run_dir), "."])
+    assert "adaptax import here runs/" in Path("README.md").read_text()
+    cli.main(["import", ".", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "config.json").exists()
+
+
 SNAPSHOT = "snapshots/iteration-00000004"
 
 
@@ -477,6 +486,11 @@ def test_what_is_drawn_of_an_agent_that_comes_along_is_here(tmp_path, monkeypatc
         ),
         (["import", "nowhere", "new"], "is no export"),
         (["export", "nowhere", "new"], "holds no run"),
+        (["import", "nowhere", "pretrained:new"], "names what comes with adaptax: choose another"),
+        (
+            ["train", "nop", "point-goal", "--run-dir", "pretrained:point-goal"],
+            "names what comes with adaptax: choose another directory",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words, message, tmp_path, monkeypatch, capsys):
@@ -497,9 +511,11 @@ def test_a_video_that_no_import_takes_is_refused_before_anything_is_written(run_
 
 
 @pytest.mark.parametrize("what", [adaptax.load, adaptax.load_run])
-@pytest.mark.parametrize("given", [3, None])
+@pytest.mark.parametrize("given", [3, None, "a\0"])
 def test_what_is_no_directory_is_one_clear_line(what, given):
-    with pytest.raises(ConfigError, match=f"expected the directory of a run, not {given}"):
+    with pytest.raises(
+        ConfigError, match=f"expected the directory of a run, not {re.escape(repr(given))}"
+    ):
         what(given)
 
 

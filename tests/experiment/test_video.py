@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageSequence
 
-from adaptax.core.errors import AdaptaxError
+from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.envs import registry
 from adaptax.envs.suites.gym import gym_suite
 from adaptax.envs.task import TaskList, TaskRange
@@ -66,6 +66,24 @@ def test_a_video_shows_both_episodes_side_by_side(tmp_path, monkeypatch, backend
     below = slice(250, None)  # the captions
     assert np.abs(frames[0][below, :500] - frames[0][below, 500:].astype(int)).mean() < 2
     assert any(np.any(frames[0] != frame) for frame in frames[1:])
+
+
+@pytest.mark.parametrize("wrong", [{"task": 1.5}, {"stride": 1.5}, {"size": 100.5}])
+def test_what_a_film_is_of_is_in_whole_numbers(wrong):
+    with pytest.raises(ConfigError, match=r"video\.\w+: expected int, not 1"):
+        VideoConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("out", "config", "message"),
+    [
+        ("x.gif", {"task": 1}, "write_videos takes a VideoConfig, not {'task': 1}"),
+        (None, VideoConfig(), "expected a folder to be made, not None"),
+    ],
+)
+def test_what_is_no_film_is_one_line(out, config, message):
+    with pytest.raises(ConfigError, match=message):
+        write_videos("run", out, config)
 
 
 @pytest.mark.parametrize("size", [0, -1, 10_000, 10**12])
