@@ -26,7 +26,7 @@ from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe, limits_among
 from adaptax.experiment.resuming import check_same_suite
-from adaptax.experiment.run_dir import CONFIG, read_config
+from adaptax.experiment.run_dir import CONFIG, exists, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 
@@ -330,7 +330,7 @@ def load_group(
 
     def own(seed: int) -> Algorithm[Any, Any]:
         folder = member_dir(run_dir, seed)
-        if not (folder / CONFIG).exists():  # it has not begun
+        if not exists(folder / CONFIG):  # it has not begun
             return first.algorithm
         recorded = read_config(folder)
         algorithm = recorded_algorithm(recorded["algorithm"], first.suite.spec, networks)

@@ -13,9 +13,11 @@ import fcntl
 import itertools
 import json
 import os
+import reprlib
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -54,6 +56,7 @@ from adaptax.experiment.run_dir import (
     NEXT_GROUP,
     PICTURES,
     clear_run,
+    exists,
     locked,
     make_run_dir,
     names_in,
@@ -89,6 +92,8 @@ class Group:
         Algorithms that differ only in numbers of their configs are one program all the same.
         """
         self.config, self.seeds, self.run_dir = config, checked_seeds(seeds), Path(config.run_dir)
+        self._folder = self.run_dir.absolute()
+        """The same wherever an environment may lead the process."""
         callbacks, num = as_callbacks(callbacks), len(self.seeds)
         algorithms = [algorithm] * num if isinstance(algorithm, Algorithm) else [*algorithm]
         check(len(algorithms) == num, f"{len(algorithms)} algorithms for {num} seeds: one for each")
@@ -143,6 +148,36 @@ class Group:
         with locked(self.run_dir):
             yield
 
+    @contextlib.contextmanager
+    def found(self) -> Iterator[None]:
+        """Hold the folder of this very group; an AdaptaxError where it holds another, or none."""
+        self._check_found()  # before the folder is made
+        with self.held():
+            self._check_found()
+            yield
+
+    def _check_found(self) -> None:
+        found = group_seeds(self.run_dir)
+        if found is None:
+            missing = self.run_dir / GROUP
+            raise AdaptaxError(
+                f"{self.run_dir} holds no group of runs: there is no {missing}; train it with run()"
+            )
+        if set(found) != set(self.seeds):
+            raise AdaptaxError(
+                f"{self.run_dir} holds the group of seeds {reprlib.repr([*found])}, not "
+                f"{reprlib.repr([*self.seeds])}: go on with its own, or choose another run_dir"
+            )
+
+    def keep(self) -> None:
+        """Make the record of the seeds anew where it was removed while members train."""
+        record = self._folder / GROUP
+        with contextlib.suppress(AdaptaxError):  # of which members tell; it is tried again
+            if exists(record) or not has_members(self._folder, self.seeds):
+                return
+            write_group(self._folder, self.seeds)
+            warnings.warn(f"{record} was removed or moved: made anew", stacklevel=2)
+
     def begin(self) -> None:
         """Have the folder, which is held, say what seeds there are.
 
@@ -175,11 +210,11 @@ class Group:
     def resume(self) -> list[Metrics]:
         """Go on with every member from its own newest snapshot; one that has none begins anew."""
         self._set_replaces(False)
-        with self.held():
+        with self.found():
             return self._to_their_end(
                 [
                     member.from_snapshot()
-                    if (member.run_dir / CONFIG).exists()
+                    if exists(member.run_dir / CONFIG)
                     else member.from_the_start()
                     for member in self.members
                 ]
@@ -219,9 +254,9 @@ class Group:
         run_dir, overwrite = self.run_dir, self.config.overwrite
         if names_in(run_dir) <= {LOCK, f"{GROUP}.tmp"}:
             return
-        if not (run_dir / GROUP).exists():
+        if not exists(run_dir / GROUP):
             single = "; --overwrite replaces a run by a run only"
-            only = single if overwrite and (run_dir / CONFIG).exists() else ""
+            only = single if overwrite and exists(run_dir / CONFIG) else ""
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no group of runs; choose another --run-dir{only}"
             )
@@ -259,6 +294,7 @@ class Group:
                             failed[i] = error
                             del asked[i]
                             self._tell_failure(progress, self.seeds[i], error)
+                    self.keep()
                     if self._interrupted:  # perhaps before some of them had begun
                         for i in asked:
                             self.members[i].break_off()
@@ -486,15 +522,19 @@ def failure_of(failed: Mapping[str, str]) -> AdaptaxError:
 def begun_member(run_dir: Path, seeds: Sequence[int]) -> Path:
     """The folder of the first member that has begun; an AdaptaxError where none has."""
     for seed in seeds:
-        if (member_dir(run_dir, seed) / CONFIG).exists():
+        if exists(member_dir(run_dir, seed) / CONFIG):
             return member_dir(run_dir, seed)
     raise AdaptaxError(f"{run_dir} is a group of which no seed had begun: train it again")
 
 
 def has_begun(run_dir: Path) -> bool:
     """Whether a folder holds a group of which a member has begun."""
-    seeds = group_seeds(run_dir) or ()
-    return any((member_dir(run_dir, seed) / CONFIG).exists() for seed in seeds)
+    return has_members(run_dir, group_seeds(run_dir) or ())
+
+
+def has_members(run_dir: Path, seeds: Sequence[int]) -> bool:
+    """Whether a folder holds the run of one of these seeds."""
+    return any(exists(member_dir(run_dir, seed) / CONFIG) for seed in seeds)
 
 
 def replace_group(run_dir: Path, seeds: Sequence[int]) -> None:

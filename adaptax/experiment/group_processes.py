@@ -14,7 +14,7 @@ from adaptax.experiment.job import job_of
 from adaptax.experiment.jobs import Jobs, jobs
 from adaptax.experiment.logger import newest_row
 from adaptax.experiment.progress import Progress
-from adaptax.experiment.run_dir import CONFIG, PROGRESS
+from adaptax.experiment.run_dir import CONFIG, PROGRESS, exists
 from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_signal
 from adaptax.experiment.trainer import whats_next
 
@@ -35,7 +35,7 @@ def train_group(group: Group, where: Where, *, go_on: bool = False) -> bool:
         return not group.interrupted
     group.close()
     places = jobs(where)
-    with group.held() if go_on else group.begun():
+    with group.found() if go_on else group.begun():
         return run_members(group, places, go_on=go_on)
 
 
@@ -48,7 +48,7 @@ def member_programs(group: Group, *, go_on: bool) -> dict[int, list[str]]:
             member.algorithm,
             member.suite,
             config,
-            go_on=go_on and (member.run_dir / CONFIG).exists(),
+            go_on=go_on and exists(member.run_dir / CONFIG),
             replaces=None if member.store.replace_group is None else group.seeds,
         )
         programs[config.seed] = own.program
@@ -100,6 +100,7 @@ class MemberRuns:
                     progress.tell(f"{ended.name} {'ends' if problem is None else problem}")
                 if time.monotonic() > shown_at + SHOWN or not jobs.running:
                     shown_at = time.monotonic()
+                    self.group.keep()
                     self._show(progress)
                 time.sleep(POLL)
         return failed

@@ -56,13 +56,13 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     try:
         recorded = parse_json(read_plain(path))
     except (FileNotFoundError, NotADirectoryError):
-        if (run_dir / GROUP).exists():
+        if exists(run_dir / GROUP):
             one = next(iter(sorted(run_dir.glob("seed-*"))), run_dir / "seed-0")
             raise AdaptaxError(
                 f"{run_dir} is a group of runs: take one of them, for example {one}; in Python "
                 "adaptax.load_group has all"
             ) from None
-        if (run_dir / SWEEP).exists():
+        if exists(run_dir / SWEEP):
             raise AdaptaxError(f"{run_dir} is a sweep: take {run_dir / WINNER}") from None
         raise AdaptaxError(f"{run_dir} holds no run: there is no {path}") from None
     except OSError as error:
@@ -131,15 +131,21 @@ class Hold:
         refuse_links(run_dir)
         self._file = self._take()
 
-    def keep(self, description: dict[str, Any]) -> None:
+    def keep(self, description: dict[str, Any], *, begun: bool = True) -> None:
         """Make sure that the directory is still this run's, whose config is `description`.
 
-        One that was removed is made anew; raises an AdaptaxError where another run has it.
+        One that was removed is made anew, and so is the config of a run that has `begun` there;
+        raises an AdaptaxError where another run has it.
         """
         if is_same_file(self._file, self._path):
+            if begun and not os.path.exists(self.run_dir / CONFIG):
+                write_config(self.run_dir, description)
+                warnings.warn(
+                    f"{self.run_dir / CONFIG} was removed or moved: made anew", stacklevel=2
+                )
             return
         refuse_links(self.run_dir)
-        if self._path.exists() or _is_others(self.run_dir, description.get("run")):
+        if exists(self._path) or _is_others(self.run_dir, description.get("run")):
             raise AdaptaxError(
                 f"{self.run_dir} is another run's now: this one stops and writes nothing there"
             )
@@ -209,13 +215,24 @@ def _lock(path: Path) -> int:
 def names_in(run_dir: Path) -> set[str]:
     """What is in a directory that runs are to take; nothing where there is none.
 
-    An AdaptaxError where it is a file.
+    An AdaptaxError where it is a file, or cannot be read.
     """
     if os.path.isdir(run_dir):  # which a name that is too long is not; Path.is_dir raises
-        return set(os.listdir(run_dir))
+        try:
+            return set(os.listdir(run_dir))
+        except OSError as error:
+            raise AdaptaxError(f"cannot read {run_dir}: {error.strerror}") from None
     if os.path.exists(run_dir):
         raise AdaptaxError(f"{run_dir} is a file, not a directory: choose another --run-dir")
     return set()
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file; an AdaptaxError where that cannot be seen."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
 
 
 def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
@@ -229,12 +246,12 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
         recorded = read_config(run_dir)
     except AdaptaxError as error:
         refuse_links(run_dir)  # which says more than that there is no run
-        if (run_dir / GROUP).exists():
+        if exists(run_dir / GROUP):
             raise AdaptaxError(
                 f"{run_dir} holds a group of runs, which --overwrite replaces by a group only; "
                 "choose another --run-dir"
             ) from None
-        why = f" ({error})" if (run_dir / CONFIG).exists() else ""
+        why = f" ({error})" if exists(run_dir / CONFIG) else ""
         only = "; --overwrite deletes runs only" if overwrite else ""
         raise AdaptaxError(
             f"{run_dir} is not empty and holds no run{why}; choose another --run-dir{only}"

@@ -20,6 +20,7 @@ from adaptax.experiment.run_dir import (
     PROGRESS,
     Hold,
     begin_run,
+    exists,
     locked,
     write_config,
 )
@@ -60,7 +61,7 @@ class RunStore:
     def _check_hold(self) -> None:
         """Stop where another run has the directory."""
         if self._hold is not None:
-            self._hold.keep(self.recorded)
+            self._hold.keep(self.recorded, begun=not self.log.held)
 
     def describe(self, description: dict[str, Any]) -> None:
         """Take what `config.json` is to hold, which tells whose snapshots are this run's."""
@@ -124,7 +125,7 @@ class RunStore:
 
     def ended_early(self, snapshot_interval: int) -> bool:
         """Whether the run ended before it had a first snapshot, perhaps while it was written."""
-        if self.snapshots.iterations() or not (self._folder / CONFIG).exists():
+        if self.snapshots.iterations() or not exists(self._folder / CONFIG):
             return False
         rows = read_rows(self._folder / PROGRESS)
         return not rows or rows[-1]["iteration"] <= snapshot_interval

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from said import warnings_within
 from small import SMALL
 from toys import EVALUATION, cliff_suite, fingerprint, flags
 
@@ -604,6 +605,50 @@ def test_a_group_whose_place_another_has_taken_writes_nothing(old):
         with pytest.raises(AdaptaxError, match=f"^{old} is another group's now"):
             member.run()
     assert (group_seeds(old), init_std(old)) == ((5, 6), {"seed-5": 0.2, "seed-6": 0.2})
+
+
+def test_only_the_group_that_a_folder_holds_goes_on(old, tmp_path):
+    with pytest.raises(AdaptaxError, match=r"^\S*/none holds no group of runs: there is no \S*json"):
+        quick(tmp_path / "none", (0, 1)).resume()
+    assert not (tmp_path / "none").exists()
+    before = contents(old)
+    with pytest.raises(AdaptaxError, match=r"holds the group of seeds \[0, 1\], not \[0, 5\]: go on"):
+        quick(old, (0, 5), num_iterations=2).resume()
+    with pytest.raises(AdaptaxError, match="seed-0 holds no group of runs"):
+        quick(old / "seed-0", (0, 1)).resume()
+    assert contents(old) == before
+
+
+class Removing(adaptax.Callback):
+    """Has a part of the group's folder moved away in mid-run."""
+
+    def __init__(self, path, other):
+        self.path, self.other = path, other
+
+    def on_row(self, run, row):
+        if (run.config.seed, row["iteration"]) == (1, 2):
+            self.path.rename(self.other)
+
+
+@pytest.mark.parametrize("what", [".", "group.json"])
+def test_what_is_removed_of_a_group_under_way_is_made_anew(tmp_path, what):
+    place = tmp_path / "g"
+    moved = [Removing(place / what, tmp_path / "other")]
+    record = f"{place / 'group.json'} was removed or moved: made anew"
+    with warnings_within() as told:
+        quick(place, (0, 1), moved, num_iterations=4, snapshot_interval=1, quiet=True).run()
+    assert told.count(record) == 1
+    assert starts(load_group(place)) == {0: 4, 1: 4}
+
+
+def test_the_record_of_members_that_are_processes_is_made_anew(tmp_path, monkeypatch):
+    runs = quick(tmp_path / "g", (0, 1), num_iterations=1, quiet=True)
+    runs.run()
+    (tmp_path / "g" / "group.json").unlink()
+    monkeypatch.setattr(group_processes, "member_programs", lambda *_, **__: {0: ["-c", ""]})
+    with pytest.warns(UserWarning, match="json was removed or moved: made anew"):
+        run_members(runs, Processes(1))
+    assert group_seeds(tmp_path / "g") == (0, 1)
 
 
 @pytest.mark.slow

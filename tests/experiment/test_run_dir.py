@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -169,6 +170,35 @@ def test_a_picture_that_cannot_be_written_is_one_line(run_dir, tmp_path, capsys)
     )
 
 
+def unreadable(name, only, monkeypatch):
+    """Have a function of `os` refuse one path, as to a user who may not look at it."""
+    own = getattr(os, name)
+
+    def refusing(path=".", *args, **kwargs):
+        if os.fspath(path) == str(only):
+            raise PermissionError(errno.EACCES, "Permission denied", str(only))
+        return own(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, name, refusing)
+
+
+def test_a_directory_that_cannot_be_read_is_one_line(tmp_path, capsys, monkeypatch):
+    place = tmp_path / "nd"
+    place.mkdir()
+    unreadable("listdir", place, monkeypatch)
+    err = refused([*TRAIN, "--run-dir", str(place)], capsys, tmp_path / "nowhere")
+    assert err == f"adaptax: cannot read {place}: Permission denied\n"
+
+
+def test_a_member_that_cannot_be_read_is_one_line(tmp_path, capsys, monkeypatch):
+    config = tmp_path / "g" / "seed-0" / "config.json"
+    config.parent.mkdir(parents=True)
+    (tmp_path / "g" / "group.json").write_text('{"seeds": [0, 1]}')
+    unreadable("stat", config, monkeypatch)
+    err = refused(["resume", str(tmp_path / "g")], capsys, tmp_path / "nowhere")
+    assert err == f"adaptax: cannot read {config}: Permission denied\n"
+
+
 def swap_run(place: Path, **settings):
     """Delete the run in mid-run and have another one at its place."""
     shutil.rmtree(place)
@@ -247,6 +277,18 @@ def test_a_directory_that_is_removed_is_made_anew(tmp_path, how):
     again.resume()
     whole.run()
     assert left_behind(again)[0] == left_behind(whole)[0]
+
+
+def test_a_config_that_is_removed_is_made_anew(tmp_path):
+    config, kept = tmp_path / "run" / "config.json", []
+
+    def away():
+        kept.append(config.read_bytes())
+        config.unlink()
+
+    run = trainer(config.parent, {3: away}, num_iterations=5)
+    assert told(run) == [f"{config} was removed or moved: made anew"]
+    assert [config.read_bytes()] == kept
 
 
 def test_a_run_stays_in_its_directory_where_the_process_changes_to_another(tmp_path, monkeypatch):
