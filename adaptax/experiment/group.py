@@ -61,6 +61,7 @@ from adaptax.experiment.run_dir import (
     make_run_dir,
     names_in,
     recorded_config,
+    refuse_link,
     write_whole,
     writing,
 )
@@ -254,6 +255,8 @@ class Group:
         run_dir, overwrite = self.run_dir, self.config.overwrite
         if names_in(run_dir) <= {LOCK, f"{GROUP}.tmp"}:
             return
+        for member in self.members:
+            refuse_link(member.run_dir)
         if not exists(run_dir / GROUP):
             single = "; --overwrite replaces a run by a run only"
             only = single if overwrite and exists(run_dir / CONFIG) else ""
@@ -633,7 +636,9 @@ def group_seeds(run_dir: Path, name: str = GROUP) -> tuple[int, ...] | None:
     seeds = recorded.get("seeds") if isinstance(recorded, dict) else None
     if not isinstance(seeds, list):
         raise AdaptaxError(f"{run_dir / name} does not say which seeds the group has")
-    return checked_seeds(seeds)
+    for seed in (checked := checked_seeds(seeds)):
+        refuse_link(member_dir(run_dir, seed))
+    return checked
 
 
 def with_members(run_dirs: Sequence[Path]) -> list[Path]:

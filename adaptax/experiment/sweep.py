@@ -49,6 +49,7 @@ from adaptax.experiment.run_dir import (
     locked,
     make_run_dir,
     names_in,
+    refuse_link,
     write_whole,
 )
 from adaptax.experiment.statistics import student_interval
@@ -67,6 +68,7 @@ from adaptax.experiment.sweep_space import (
     config_of,
     distributions,
     read_space,
+    samples,
     settings_of,
     with_settings,
 )
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 STUDY = "study.db"
+NOT_WRITTEN = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY")
+"""Beginnings of SQLite's names for errors that are not the study's own."""
 RECIPE = "recipe.toml"
 """The winner's settings."""
 OF_A_RUN = {"run_dir", "seed", "quiet", "overwrite", "recipe", "num_cores", "trackers", "callbacks"}
@@ -204,6 +208,7 @@ class Sweep:
     def run(self) -> Record:
         """Begin, and go on to the end; what `sweep.json` holds then."""
         self._check_folder()
+        self._check_trials()
         make_run_dir(self.run_dir)
         with locked(self.run_dir):
             self._write()
@@ -216,14 +221,20 @@ class Sweep:
             return self._searched() if found is None else self._write(found)
 
     def _searched(self) -> Record:
-        """The search to its end; a DiskError where the study cannot be written."""
+        """The search to its end; an AdaptaxError where the study cannot be read or written."""
         from optuna.exceptions import StorageInternalError
+        from sqlalchemy.exc import SQLAlchemyError
 
+        where = self.run_dir / STUDY
         try:
             return self._to_its_end()
-        except StorageInternalError as error:
-            where = self.run_dir / STUDY
-            raise DiskError(f"cannot write {where}; go on with `{self._way_on}`") from error
+        except (StorageInternalError, SQLAlchemyError) as error:
+            kind = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+            if isinstance(error, StorageInternalError) or kind.startswith(NOT_WRITTEN):
+                raise DiskError(f"cannot write {where}; go on with `{self._way_on}`") from error
+            raise AdaptaxError(
+                f"cannot read {where}: remove it, and finished trials are read from their folders"
+            ) from error
 
     def _check_folder(self) -> None:
         run_dir = self.run_dir
@@ -236,6 +247,27 @@ class Sweep:
             raise AdaptaxError(
                 f"{run_dir} is not empty and holds no sweep; choose another --run-dir"
             )
+
+    def _check_trials(self) -> None:
+        """Raise an AdaptaxError where no trial can begin, by what all of them have in common.
+
+        It looks at settings of the space until some can; what to warn of a trial says itself.
+        """
+        problem: AdaptaxError | None = None
+        for settings in samples(self.plan.space):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    group = self._group(self._job(trial_name(0), settings, self.plan.seeds))
+                    try:
+                        group.check_start()
+                    finally:
+                        group.close()
+                return
+            except AdaptaxError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     def _write(self, found: Record | None = None) -> Record:
         record = {"plan": asdict(self.plan), "found": found}
@@ -261,10 +293,13 @@ class Sweep:
         return self._write({**self.found(), "winner": winner})
 
     def _opened(self) -> Study:
-        """The study of the folder."""
+        """The study of the folder; an AdaptaxError where something in it leads elsewhere."""
         import optuna
         from sqlalchemy import URL
 
+        trials = map(trial_name, range(self.plan.num_trials))
+        for name in (STUDY, f"{STUDY}-journal", WINNER, *trials):
+            refuse_link(self.run_dir / name)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         pruner = optuna.pruners.MedianPruner() if self.plan.prune else optuna.pruners.NopPruner()
         url = URL.create("sqlite", database=str(self.run_dir / STUDY))
@@ -350,7 +385,15 @@ class Sweep:
 
     def trial_job(self, number: int) -> Job:
         """The training of a trial, from where it stands."""
-        return self._job(f"trial-{number:03d}", self.settings(number), self.plan.seeds)
+        return self._job(trial_name(number), self.settings(number), self.plan.seeds)
+
+    @staticmethod
+    def _group(job: Job, *, quiet: bool = True) -> Group:
+        """The group that a job trains."""
+        config = from_dict(TrainerConfig, {**job.trainer, "quiet": quiet})
+        suite = recorded_suite(**job.suite)
+        agent = recorded_algorithm(job.algorithm, suite.spec, None)
+        return Group(config, job.seeds or (), agent, suite)
 
     def _start(self, places: Jobs, number: int) -> None:
         if self._is_hopeless(number):  # which it was found before its end was written down
@@ -424,10 +467,7 @@ class Sweep:
         settings = self.settings(number)
         job = self._job(WINNER, settings, self.plan.winner_seeds)
         self._say(f"the winner, trial {number}, on fresh seeds: {self._words(number)}")
-        config = from_dict(TrainerConfig, {**job.trainer, "quiet": self.quiet})
-        suite = recorded_suite(**job.suite)
-        agent = recorded_algorithm(job.algorithm, suite.spec, None)
-        group = Group(config, self.plan.winner_seeds, agent, suite)
+        group = self._group(job, quiet=self.quiet)
         try:
             if not train_group(group, self.where, go_on=job.go_on):
                 self._say_how_to_go_on()
@@ -502,6 +542,11 @@ def _check_optuna() -> None:
 def _number(name: str) -> int:
     """The number of the trial that a program of this name is."""
     return int(name.removeprefix("trial "))
+
+
+def trial_name(number: int) -> str:
+    """The name of a trial's folder."""
+    return f"trial-{number:03d}"
 
 
 def evaluations(folders: Sequence[Path], metric: Metric) -> dict[int, list[float]]:

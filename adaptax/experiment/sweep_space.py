@@ -44,7 +44,10 @@ def checked_space(given: Mapping[str, Any], algorithm: Settings, where: str) -> 
     not searched.
     """
     try:
-        space = {name: _dimension(name, value) for name, value in _named(given)}
+        space = Space()
+        for name, value in _named(given):
+            check(name not in space, f"{name} comes twice: leave one of the two out")
+            space[name] = _dimension(name, value)
         check(len(space) > 0, 'it names no setting, such as "algorithm.lr"')
         return {name: _of_setting(name, each, algorithm) for name, each in space.items()}
     except ConfigError as error:
@@ -154,6 +157,15 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
         else:
             found[name] = FloatDistribution(**dimension)
     return found
+
+
+def samples(space: Space) -> Iterator[Settings]:
+    """Settings of the space: ranges at their low or high ends, and every choice once or more."""
+    ends = {
+        name: each.get("choices") or [each["low"], each["high"]] for name, each in space.items()
+    }
+    for i in range(max(map(len, ends.values()))):
+        yield {name: values[i % len(values)] for name, values in ends.items()}
 
 
 def settings_of(params: Mapping[str, Any], space: Space) -> Settings:

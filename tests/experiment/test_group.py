@@ -487,6 +487,22 @@ def test_a_group_that_fails_before_an_iteration_leaves_the_one_before_whole(old,
     assert "adaptax resume" not in out
 
 
+def test_a_member_that_leads_out_of_the_folder_is_refused(old, tmp_path):
+    """Both one of a group that goes on, and one that a new group would have there."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (old / "seed-7").symlink_to(outside)
+    with pytest.raises(AdaptaxError, match="seed-7 is a link"):
+        quick(old, (0, 7), overwrite=True).run()
+    shutil.copytree(old / "seed-1", outside / "seed-1")
+    shutil.rmtree(old / "seed-1")
+    (old / "seed-1").symlink_to(outside / "seed-1")
+    before = contents(outside)
+    with pytest.raises(AdaptaxError, match="seed-1 is a link"):
+        load_group(old, num_iterations=4, quiet=True)
+    assert contents(outside) == before
+
+
 def test_a_group_interrupted_before_an_iteration_leaves_the_one_before_whole(old):
     before = contents(old)
     runs = quick(old, (1, 7), [Broken(KeyboardInterrupt())], std=0.5, overwrite=True, quiet=True)
@@ -608,11 +624,15 @@ def test_a_group_whose_place_another_has_taken_writes_nothing(old):
 
 
 def test_only_the_group_that_a_folder_holds_goes_on(old, tmp_path):
-    with pytest.raises(AdaptaxError, match=r"^\S*/none holds no group of runs: there is no \S*json"):
+    with pytest.raises(
+        AdaptaxError, match=r"^\S*/none holds no group of runs: there is no \S*json"
+    ):
         quick(tmp_path / "none", (0, 1)).resume()
     assert not (tmp_path / "none").exists()
     before = contents(old)
-    with pytest.raises(AdaptaxError, match=r"holds the group of seeds \[0, 1\], not \[0, 5\]: go on"):
+    with pytest.raises(
+        AdaptaxError, match=r"holds the group of seeds \[0, 1\], not \[0, 5\]: go on"
+    ):
         quick(old, (0, 5), num_iterations=2).resume()
     with pytest.raises(AdaptaxError, match="seed-0 holds no group of runs"):
         quick(old / "seed-0", (0, 1)).resume()

@@ -408,6 +408,32 @@ def test_a_plan_that_cannot_be_is_one_line_before_anything_is_written(tmp_path, 
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"init_from": "nope"}, "nope holds no run"),
+        ({"callbacks": ("zz",)}, "unknown callback 'zz'"),
+        ({"evaluation": {"num_tasks": 1000}}, "num_tasks 1000 is more than"),
+    ],
+)
+def test_what_no_trial_can_begin_with_is_one_line_before_anything_is_written(
+    fake, tmp_path, settings, problem
+):
+    with pytest.raises(AdaptaxError, match=problem):
+        searched(tmp_path / "none", **settings)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_sweep_begins_where_some_of_its_trials_can(fake, tmp_path):
+    space = {**SPACE, "algorithm.hidden_sizes": [[10**7, 10**7], [8]]}
+    more = {"seeds": (0, 1), "quiet": True, "run_dir": tmp_path / "sweep"}
+    assert adaptax.sweep("ppo", "point-goal", space, trials=1, **more)["found"]["winner"]
+    space["algorithm.hidden_sizes"] = [[10**7, 10**7], [10**7, 10**6]]
+    more["run_dir"] = tmp_path / "none"
+    with pytest.raises(ConfigError, match="smaller networks fit"):
+        adaptax.sweep("ppo", "point-goal", space, trials=1, **more)
+
+
 def test_without_optuna_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(AdaptaxError, match=r"sweeps need optuna: pip install 'adaptax\[sweep\]'"):
@@ -482,6 +508,10 @@ def test_kinds_are_those_of_the_settings():
         ({"algorithm.num_epochs": {"low": 1.5, "high": 3}}, "num_epochs: expected int, not 1.5"),
         ({"algorithm.hidden_sizes": {"low": 1, "high": 3}}, "hidden_sizes: expected a list, not 1"),
         ({"algorithm.lr": [0.1]}, "a list of two or more"),
+        (
+            {"algorithm.lr": {"low": 0.1, "high": 1.0}, "algorithm": {"lr": [0.1, 0.2]}},
+            "algorithm.lr comes twice",
+        ),
         ({"algorithm.lr": [0.1, 0.1]}, "a choice comes twice"),
         ({"algorithm.lr": ["a", "b"]}, "lr: expected float, not 'a'"),
         ({"algorithm.memory.kind": ["gru", "grru"]}, "unknown memory 'grru'"),
@@ -515,16 +545,50 @@ def test_on_a_cluster_of_two_nodes_one_that_is_killed_finds_the_same_as_one_here
     assert killed == whole
 
 
-def test_a_study_that_cannot_be_written_is_one_line(whole, fake, tmp_path, monkeypatch):
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_study_that_cannot_be_written_is_one_line(fake, tmp_path, monkeypatch, at_once):
     from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import OperationalError
 
     def full(self):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorname = "SQLITE_FULL"
+        if at_once:  # where the tables are made
+            raise OperationalError("CREATE TABLE", {}, error)
         raise StorageInternalError("An exception is raised during the commit.")
 
-    fake()
     monkeypatch.setattr(sweep.Sweep, "_to_its_end", full)
     with pytest.raises(DiskError, match=r"cannot write .*study.*; go on with `adaptax resume"):
         searched(tmp_path / "sweep")
+
+
+@pytest.mark.parametrize("name", ["study.db", "trial-001", "trial-000/seed-1", "winner"])
+def test_what_leads_out_of_a_sweep_is_refused(whole, fake, tmp_path, name):
+    run_dir = shutil.copytree(whole[0], tmp_path / "sweep")
+    going_on = sweep.Sweep(run_dir, read_sweep(run_dir)[0])
+    going_on._write()
+    (run_dir / "study.db").unlink()
+    outside = tmp_path / "outside"
+    if name != "study.db":
+        shutil.move(run_dir / name, outside)
+    (run_dir / name).symlink_to(outside)
+    with pytest.raises(AdaptaxError, match=f"{name} is a link"):
+        going_on.resume()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "half", "directory"])
+def test_a_study_that_cannot_be_read_is_one_line(whole, fake, tmp_path, damage):
+    run_dir = shutil.copytree(whole[0], tmp_path / "sweep")
+    going_on, study = sweep.Sweep(run_dir, read_sweep(run_dir)[0]), run_dir / "study.db"
+    going_on._write()
+    data = study.read_bytes()
+    study.unlink()
+    if damage == "directory":
+        study.mkdir()
+    else:
+        study.write_bytes(b"garbage" * 1000 if damage == "garbage" else data[: len(data) // 2])
+    with pytest.raises(AdaptaxError, match=r"cannot read .*study.db: remove it"):
+        going_on.resume()
 
 
 def test_a_space_says_none_as_a_recipe_does(tmp_path):
