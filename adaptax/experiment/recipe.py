@@ -151,8 +151,9 @@ class Recipe:
         return config if expected is None else over_the_run(config, expected)
 
     def _ends_otherwise(self, limits: Mapping[str, float]) -> bool:
-        """Whether a run with these limits ends by others than the recipe's own."""
-        return bool(limits) and limits != limits_among(self.trainer)
+        """Whether a run with these limits ends by others than the recipe's own, if it has some."""
+        own = limits_among(self.trainer)
+        return bool(limits) and bool(own) and limits != own
 
     def _share(self, suite: str, limits: Mapping[str, float]) -> float:
         """How many of its own run's steps one with these limits has; 1 where that is not known."""

@@ -185,6 +185,8 @@ def test_a_length_that_a_recipe_gives_is_that_of_its_own_run(limits, length):
     found = recipe.for_run("cartpole", limits).algorithm
     assert found.get("lr_schedule_steps") == found["critic"].get("lr_schedule_steps") == length
     assert found["critic"]["lr"] == 0.5
+    of_no_run = dataclasses.replace(recipe, trainer={})
+    assert of_no_run.for_run("cartpole", limits) is of_no_run
 
 
 PEARL = {"algorithm": "pearl", "suite": "half-cheetah-vel"}
