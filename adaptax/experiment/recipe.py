@@ -24,6 +24,7 @@ come from `benchmarks/recipes.py`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -141,7 +142,7 @@ class Recipe:
         if iterations_within(config, *(limits.get(name) for name in LIMITS[:2])) is not None:
             return None
         own = iterations_within(config, *(self.trainer.get(name) for name in LIMITS[:2]))
-        return None if own is None else max(1, round(own * self._share(suite, limits)))
+        return None if own is None else math.ceil(own * self._share(suite, limits))
 
     def timed(self, config: Any, suite: str, limits: Mapping[str, float]) -> Any:
         """An algorithm's config whose schedules fall as long as a run is expected to be."""

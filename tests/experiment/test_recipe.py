@@ -139,6 +139,7 @@ WITHIN = Recipe(
         (OF_EPISODES, "cartpole", {"num_iterations": 30}, None),
         (OF_EPISODES, "cartpole", {"num_iterations": 7, "num_steps": 9}, None),
         (OF_EPISODES, "cartpole", {"num_steps": 2000}, 10),
+        (OF_EPISODES, "cartpole", {"num_steps": 2001}, 11),
         (OF_EPISODES, "cartpole", {"num_steps": 60_000}, 300),
         (OF_EPISODES, "pendulum", {"num_steps": 60_000}, 30),
         (OF_EPISODES, "cartpole", {"max_seconds": 9.0}, 30),
