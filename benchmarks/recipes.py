@@ -101,9 +101,9 @@ def run_of(recipe: Recipe, path: Path) -> dict[str, Any] | None:
     """
     figures = read_json(path)
     then = figures.get("settings", {})
-    if then.get("suite") != recipe.suite or trainer_of(then["trainer"]) != trainer_of(
-        recipe.trainer
-    ):
+    if then.get("suite") != recipe.suite:
+        return None
+    if trainer_of(then["trainer"]) != trainer_of(recipe.trainer):
         return None
     _, config_class = find_algorithm(recipe.about.algorithm).load()
     today = to_dict(from_dict(config_class, recipe.algorithm, where="algorithm"))

@@ -195,7 +195,13 @@ def train_options(
     from adaptax.core.config import from_dict
     from adaptax.envs.registry import find_suite
     from adaptax.experiment.build import default_run_dir
-    from adaptax.experiment.recipe import LIMITS, NO_VALUE, find_recipe, limits_among
+    from adaptax.experiment.recipe import (
+        LIMITS,
+        NO_VALUE,
+        find_recipe,
+        limits_among,
+        without_limits,
+    )
     from adaptax.experiment.trainer_config import TrainerConfig
 
     run_dir = default_run_dir(algorithm, suite, "sweep" if command == "sweep" else "run")
@@ -206,7 +212,7 @@ def train_options(
     given = [flag_value(flags, f"--trainer.{name}") for name in LIMITS]
     trainer = recipe.settings("trainer", {"recipe": recipe.name or None})
     if any(word not in (None, NO_VALUE) for word in given):
-        trainer = {name: value for name, value in trainer.items() if name not in LIMITS}
+        trainer = without_limits(trainer)
 
     def parsed(recipe: Recipe) -> Any:
         configs = {

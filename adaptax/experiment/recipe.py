@@ -104,7 +104,7 @@ class Recipe:
         """Those of one of its tables, with the given ones over them."""
         own = getattr(self, table)
         if table == "trainer" and limits_among(given):
-            own = {name: value for name, value in own.items() if name not in LIMITS}
+            own = without_limits(own)
         return merged(own, given)
 
     def without_networks(self) -> Recipe:
@@ -200,6 +200,11 @@ CLASS_DEFAULTS = Recipe("", About("", ()))
 def limits_among(settings: Mapping[str, Any]) -> dict[str, float]:
     """Those of a trainer's settings that end a run."""
     return {name: settings[name] for name in LIMITS if settings.get(name) is not None}
+
+
+def without_limits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a trainer's settings that do not end a run."""
+    return {name: value for name, value in settings.items() if name not in LIMITS}
 
 
 def _stretched(settings: Mapping[str, Any], share: float | None) -> dict[str, Any]:

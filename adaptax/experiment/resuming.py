@@ -87,7 +87,7 @@ def warn_of_the_protocol(
 
 def warn_of_the_schedule(config: TrainerConfig, settings: Any, iteration: int = 0) -> None:
     """Warn where it is known that a run goes on, from `iteration`, when its step size is 0."""
-    end, last = _at_zero_after(settings), _last_iteration(config, settings)
+    end, last = _at_zero_after(settings), last_iteration(config, settings)
     if end is not None and last is not None and last > end:
         way_on = "a longer one with lr_schedule_steps" if iteration == 0 else A_NEW_ONE
         warnings.warn(
@@ -102,7 +102,7 @@ def nothing_learned_after(config: TrainerConfig, settings: Any) -> int | None:
 
     Learning from replay makes fewer steps at first, and comes to 0 a little later than `end`.
     """
-    end, last = _at_zero_after(settings), _last_iteration(config, settings)
+    end, last = _at_zero_after(settings), last_iteration(config, settings)
     return None if end is None or last is not None else end + max(2, end // 10)
 
 
@@ -110,7 +110,8 @@ def _at_zero_after(settings: Any) -> int | None:
     return at_zero_after(settings) if is_dataclass(settings) else None
 
 
-def _last_iteration(config: TrainerConfig, settings: Any) -> int | None:
+def last_iteration(config: TrainerConfig, settings: Any) -> int | None:
+    """The last iteration of a run of an algorithm's settings; None where that is not known."""
     limits = config.limits()
     return iterations_within(settings, limits.get("iteration"), limits.get("num_steps"))
 

@@ -49,6 +49,7 @@ from adaptax.experiment.provenance import (
 from adaptax.experiment.resuming import (
     A_NEW_ONE,
     check_alike,
+    last_iteration,
     nothing_learned_after,
     warn_of_the_protocol,
     warn_of_the_schedule,
@@ -65,7 +66,7 @@ from adaptax.experiment.stop_signals import end_if_told, finish_iteration_on_sig
 from adaptax.experiment.trainer_config import TrainerConfig, warn_of_cut_episodes, warn_of_days
 from adaptax.experiment.transfer import learned_elsewhere
 from adaptax.experiment.weights import check_resumable
-from adaptax.learning.schedules import iterations_within, over_the_run
+from adaptax.learning.schedules import over_the_run
 from adaptax.sampling.sampler import Sampler
 
 __all__ = ["Trainer", "TrainerConfig"]
@@ -534,9 +535,7 @@ def _as_long_as_the_run(algorithm: Algorithm[Any, Any], config: TrainerConfig) -
     """The algorithm with its schedules over the run, where they have no length of their own."""
     if not is_dataclass(algorithm.config):
         return algorithm
-    limits = config.limits()
-    length = iterations_within(algorithm.config, limits.get("iteration"), limits.get("num_steps"))
-    settings = over_the_run(algorithm.config, length)
+    settings = over_the_run(algorithm.config, last_iteration(config, algorithm.config))
     if settings is algorithm.config:
         return algorithm
     return algorithm.with_config(settings)

@@ -251,21 +251,18 @@ def test_a_finished_sweep_is_a_recipe(fake, tmp_path):
     assert recipe["trainer"] == {"num_steps": 5000}
 
 
+def plan_of(job, space, **others):
+    """A plan of two trials."""
+    settings = {"seeds": (0, 1), "winner_seeds": None, "num_trials": 2, "metric": "return"}
+    return sweep.make_plan(job, space, **settings, prune=True, num_processes=1, **others)
+
+
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(name, tmp_path):
     suite = make_suite("point-goal" if name == "sac" else "cartpole")
     algorithm = make_algorithm(name, suite.spec, max_grad_norm=None)
     config = TrainerConfig(run_dir=".", num_iterations=3)
-    plan = sweep.make_plan(
-        job_of(algorithm, suite, config),
-        {"algorithm.lr": {"low": 1e-4, "high": 1e-2}},
-        seeds=(0, 1),
-        winner_seeds=None,
-        num_trials=2,
-        metric="return",
-        prune=True,
-        num_processes=1,
-    )
+    plan = plan_of(job_of(algorithm, suite, config), {"algorithm.lr": {"low": 1e-4, "high": 1e-2}})
     path = tmp_path / "recipe.toml"
     path.write_text(sweep.recipe_toml(plan, {"algorithm.lr": 3e-3}))
     recipe, options = cli.train_options(name, suite.name, ["--recipe", str(path)])
@@ -277,17 +274,9 @@ def test_the_recipe_of_a_sweep_trains_without_a_bound_where_its_trials_had_none(
 def test_every_trial_has_a_schedule_over_its_own_passes():
     suite = make_suite("point-goal")
     algorithm = make_algorithm("rl2-ppo", suite.spec, lr_schedule="linear")
-    plan = sweep.make_plan(
-        job_of(algorithm, suite, TrainerConfig(run_dir=".", num_steps=5000)),
-        {"algorithm.num_epochs": {"low": 1, "high": 9}},
-        seeds=(0, 1),
-        winner_seeds=None,
-        num_trials=2,
-        metric="return",
-        prune=True,
-        num_processes=1,
-        expected_iterations=30,
-    )
+    job = job_of(algorithm, suite, TrainerConfig(run_dir=".", num_steps=5000))
+    space = {"algorithm.num_epochs": {"low": 1, "high": 9}}
+    plan = plan_of(job, space, expected_iterations=30)
     for epochs in (2, 9):
         text = sweep.recipe_toml(plan, {"algorithm.num_epochs": epochs})
         assert tomllib.loads(text)["algorithm"]["lr_schedule_steps"] == 30 * epochs
