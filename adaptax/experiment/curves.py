@@ -97,7 +97,10 @@ def check_one_suite(runs: Sequence[Run]) -> None:
 
 
 def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
-    """Each folder of a group as one; of other runs those that differ in their seed only."""
+    """Each folder of a group as one; of other runs those that differ in their seed only.
+
+    Runs of a group are in the order of their seeds, in whatever order they were named.
+    """
     found = list[tuple[Path, list[Run]]]()
     loose = list[Path]()
     for path in dict.fromkeys(Path(p).resolve() for p in as_list(paths, FOLDERS_WANTED)):
@@ -113,7 +116,11 @@ def load_groups(paths: Sequence[Path]) -> list[RunGroup]:
     if len(set(places)) < len(places):
         places = [path for path, _ in found]
     return [
-        RunGroup(name if names.count(name) == 1 else f"{name} ({place})", path, runs)
+        RunGroup(
+            name if names.count(name) == 1 else f"{name} ({place})",
+            path,
+            sorted(runs, key=lambda run: run.seed),
+        )
         for name, place, (path, runs) in zip(names, places, found, strict=True)
     ]
 

@@ -138,6 +138,13 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
     assert found["warnings"] == ["ppo, lr=0.01 is one seed, of which no interval can be told"]
 
 
+def test_the_order_in_which_seeds_are_named_changes_nothing(groups):
+    members = sorted((groups[0]).glob("seed-*"))
+    assert len(members) == len(GOOD)
+    assert record(*members)["groups"][0]["seeds"] == [0, 1, 2, 3, 4]
+    assert record(*reversed(members)) == record(*members)
+
+
 def test_groups_of_the_same_settings_go_by_their_folders(tmp_path):
     paths = [make_group(tmp_path / name, GOOD) for name in ("before", "after")]
     assert [g["name"] for g in record(*paths)["groups"]] == ["ppo (before)", "ppo (after)"]
