@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -338,6 +339,11 @@ def test_published_variants_have_settings_that_exist():
     assert len(variants) > 20
     for suite, *flags in variants:
         cli.train_options("nop", suite, flags)
+
+
+def test_the_citation_is_of_this_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_test_files_that_the_makefile_names_exist():
