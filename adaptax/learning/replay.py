@@ -37,6 +37,8 @@ class ReplayConfig:
     """Rewards that a transition sums up, fewer where its episode ends before."""
     truncated: bool = False
     """Whether transitions store their `truncated` flag."""
+    whole: bool = False
+    """Whether a ring is of use as a whole only, and none of it once a part is overwritten."""
 
 
 @jax.tree_util.register_dataclass
@@ -78,12 +80,14 @@ class Replay:
     def rewound(self, after: Replay) -> Replay:
         """The replay as it was before it became `after`, in the rows of `after`.
 
-        Transitions that were overwritten since are missing from it.
+        Transitions that were overwritten since are missing from it, and with `whole` their rings.
         """
         size = jnp.uint32(self.config.size)
         overwritten = jnp.minimum(after.num_written - self.num_written, size)
-        left = (size - overwritten).astype(jnp.int32)
-        return replace(self, rows=after.rows, sizes=jnp.minimum(self.sizes, left))
+        sizes = jnp.minimum(self.sizes, (size - overwritten).astype(jnp.int32))
+        if self.config.whole:
+            sizes = jnp.where(sizes < self.sizes, 0, sizes)
+        return replace(self, rows=after.rows, sizes=sizes)
 
     def save(self) -> dict[str, np.ndarray]:
         """What it holds, no more: transitions ring by ring, oldest first; none if it is lost."""

@@ -17,7 +17,8 @@ def make_trials(
     num: int, length: int, spec: EnvSpec, discount: float, *, truncated: bool = False
 ) -> Replay:
     """Room for `num` trials of up to `length` steps, which keep `truncated` if that is asked."""
-    return make_replay(ReplayConfig(length, num, truncated=truncated), spec, discount)
+    config = ReplayConfig(length, num, truncated=truncated, whole=True)
+    return make_replay(config, spec, discount)
 
 
 def with_trials(

@@ -41,6 +41,12 @@ def test_the_first_candidate_of_all_is_the_mean():
     assert np.abs(later[0] - mean).max() > 0.1
 
 
+def test_every_generation_has_noise_of_its_own():
+    mean, one = drawn(small_cem(extra_std=0.0), 1)
+    _, two = drawn(small_cem(extra_std=0.0), 2)
+    assert np.all(np.abs(one - two).max(1) > 0.1)
+
+
 def test_generations_are_drawn_with_the_scheduled_deviation():
     algorithm = small_cem(population_size=4096, init_std=0.5, extra_std_generations=100)
     for generation, expected in [(0, 1.118034), (50, 0.866025), (100, 0.5)]:

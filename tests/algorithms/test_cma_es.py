@@ -171,6 +171,18 @@ def small_cma_es():
     return make_algorithm("cma-es", SUITE.spec, population_size=6)
 
 
+def test_every_generation_has_noise_of_its_own():
+    algorithm, sampler = small_cma_es(), train_sampler(SUITE)
+    state = algorithm.init(jax.random.key(0))
+    one, two = (
+        algorithm.collect(
+            replace(state, strategy={**state.strategy, "generation": np.array(n)}), sampler
+        ).candidates
+        for n in (1, 2)
+    )
+    assert np.all(np.abs(one - two).max(1) > 0.1)
+
+
 def test_a_snapshot_holds_the_strategy_to_the_last_bit(tmp_path):
     algorithm, sampler = small_cma_es(), train_sampler(SUITE)
     state, _ = trained(algorithm, sampler, 3)

@@ -18,7 +18,7 @@ from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
 from adaptax.experiment.build import make_algorithm
 from adaptax.sampling.exploration import NoisyActor
 
-KEY = jax.random.key(0)
+KEY = jax.random.key(5)
 SPEC = EnvSpec(3, Continuous(2), 10)
 
 

@@ -106,6 +106,13 @@ def test_a_bootstrap_over_runs_keeps_every_task(drawn):
     assert low < 10.0 < 40.0 < high
 
 
+def test_tasks_are_drawn_for_all_groups_alike():
+    """Every run of one group is better than all of the other on the same task, and on it alone."""
+    other = np.arange(8) * 100.0 + np.arange(5)[:, None]
+    drawn = scores_interval(probability_of_improvement, other + 10, other, drawn="runs and tasks")
+    assert drawn == (1.0, 1.0)
+
+
 def test_tasks_are_drawn_within_their_classes():
     scores = np.broadcast_to([0.0, 0.0, 30.0], (5, 3))
     classes = ["easy", "easy", "hard"]

@@ -1,5 +1,7 @@
 """The buffer of trials against a list of them."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +60,22 @@ def test_lanes_are_trials_whatever_member_they_belong_to():
     empty, zero = make_trials(ROOM, LENGTH, SPEC, 0.9, truncated=True), jnp.int32(0)
     found, expected = (read_trials(added(empty, zero, x), jnp.arange(4)) for x in (new, as_one))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def of_length(length: int) -> Rollout:
+    new = rollout(np.random.default_rng(length), members=1)
+    return replace(new, valid=np.arange(LENGTH)[None, None] < length)
+
+
+@pytest.mark.parametrize(("first", "second", "is_there"), [(LENGTH, 2, False), (4, 3, True)])
+def test_a_trial_of_which_later_ones_have_overwritten_a_part_is_gone(first, second, is_there):
+    """As when an iteration is undone: what is left would look like a trial of its own."""
+    before = added(make_trials(1, LENGTH, SPEC, 0.9), jnp.int32(0), of_length(first))
+    after = added(before, jnp.int32(1), of_length(second))
+    again, valid = read_trials(before.rewound(after), jnp.array([0]))
+    assert int(valid.sum()) == (first if is_there else 0)
+    expected = of_length(first).reward[0, 0] * (np.arange(LENGTH) < first * is_there)
+    np.testing.assert_array_equal(again.reward[0], expected)
 
 
 def test_only_trials_that_are_there_are_drawn():
