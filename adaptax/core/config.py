@@ -52,7 +52,7 @@ def from_dict(cls: type[C], data: dict[str, Any], *, where: str = "") -> C:
     for name, value in data.items():
         path = f"{where}.{name}" if where else name
         if name not in names:
-            raise unknown_name("setting", path, [f"{where}.{n}" if where else n for n in names])
+            raise unknown_name("setting", name, names, room=f"{where}." if where else "")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(defaults[name]):
             value = merged(to_dict(defaults[name]), value)
         values[name] = _typed(hints[name], value, path)
@@ -183,8 +183,18 @@ def check_types(config: Any, where: str) -> None:
         if dataclasses.is_dataclass(value):
             check_types(value, path)
         typed = _typed(hints[f.name], value, path)
-        same = typed is value or typed == value
+        numpys = any(map(_is_numpys, value if isinstance(value, tuple) else (value,)))
+        same = typed is value or (typed == value and not numpys)
         check(same, f"{path}: expected {type(typed).__name__}, not {value!r}")
+
+
+def _is_numpys(value: Any) -> bool:
+    """Whether it is a number of NumPy's and none of Python's, which its float64 is, too.
+
+    NumPy is not imported for that, as the command line answers without it.
+    """
+    alone = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return alone and not isinstance(value, (float, str))
 
 
 def _plain(value: Any) -> Any:
@@ -199,6 +209,8 @@ def _plain(value: Any) -> Any:
 
 def _typed(hint: Any, value: Any, path: str) -> Any:
     """`value` checked against a field's type; raises a ConfigError that names the field."""
+    if _is_numpys(value):
+        value = value.item()
     if type(value) in (hint, *get_args(hint)) and dataclasses.is_dataclass(value):
         return value  # a config within a config, from Python
     if dataclasses.is_dataclass(hint):

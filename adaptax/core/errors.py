@@ -37,19 +37,21 @@ MOST_NAMED = 60
 
 
 def unknown_name(
-    kind: str, name: str, allowed: Iterable[str], meant: Sequence[str] = ()
+    kind: str, name: str, allowed: Iterable[str], meant: Sequence[str] = (), room: str = ""
 ) -> ConfigError:
     """A ConfigError for a name that does not exist, with what is allowed.
 
-    It suggests what is `meant`, by default the nearest match, whatever its capitals.
+    It suggests what is `meant`, by default the nearest match, whatever its capitals. `room` stands
+    before all of these names.
     """
     names = sorted(allowed)
     if not meant:
         spelt = {other.lower(): other for other in names}
         meant = [spelt[near] for near in difflib.get_close_matches(name.lower(), spelt, n=1)]
-    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
-    listed = f" (allowed: {', '.join(names)})" if len(names) <= MOST_NAMED else ""
-    return ConfigError(f"unknown {kind} {name!r}{hint}{listed}")
+    hint = f"; did you mean {' or '.join(repr(room + other) for other in meant)}?" if meant else ""
+    each = ", ".join(room + other for other in names)
+    listed = f" (allowed: {each})" if len(names) <= MOST_NAMED else ""
+    return ConfigError(f"unknown {kind} {room + name!r}{hint}{listed}")
 
 
 def one_line(error: BaseException) -> str:

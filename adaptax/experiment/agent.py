@@ -89,6 +89,11 @@ class Agent:
         )
         self._take(algorithm.actor(state, deterministic=deterministic))
 
+    def __repr__(self) -> str:
+        spec = self.algorithm.spec
+        sizes = f"{spec.observation_size} numbers are seen, {spec.action} are the actions"
+        return f"<Agent of {self.algorithm.name}: {sizes}>"
+
     def __getstate__(self) -> dict[str, Any]:
         """All but the functions, which pickle does not take."""
         return {name: x for name, x in vars(self).items() if name not in ("_encode", "_decode")}

@@ -304,8 +304,9 @@ FLAGS_ELSEWHERE = {
 def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
     """The flag that a wrong one is meant to be: by another toolkit's name, or by its spelling.
 
-    Of what has a kind it is that, `--algorithm.heads.kind`. The room, `algorithm` say, only decides
-    between flags that are as near without it.
+    One that it is the beginning of comes first. Of what has a kind it is that,
+    `--algorithm.heads.kind`. The room, `algorithm` say, only decides between flags that are as near
+    without it.
     """
     given = given.replace("_", "-")
     if (kind := f"{given}.kind") in flags:
@@ -316,6 +317,9 @@ def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
     def likeness(flag: str) -> tuple[float, float]:
         return _likeness(_name(given), _name(flag)), _likeness(given, flag)
 
+    begun = [flag for flag in flags if _name(flag).startswith(_name(given))]
+    if len({_name(flag) for flag in begun}) == 1:
+        return max(begun, key=likeness)
     nearest = max(flags, key=likeness)
     return nearest if likeness(nearest)[0] >= 0.6 else None
 

@@ -20,13 +20,13 @@ from adaptax.envs.registry import find_suite, module_of
 from adaptax.envs.suite import Suite
 from adaptax.experiment.callbacks import CALLBACKS_WANTED, Callback
 from adaptax.experiment.console import say
-from adaptax.experiment.group import Group, begun_member, group_seeds, member_dir
+from adaptax.experiment.group import Group, begun_member, group_seeds
 from adaptax.experiment.own_parts import WHERE_HANDED_IN, is_own_suite
 from adaptax.experiment.pretrained import run_path
 from adaptax.experiment.provenance import check_networks
 from adaptax.experiment.recipe import CLASS_DEFAULTS, Recipe, find_recipe, limits_among
 from adaptax.experiment.resuming import check_same_suite
-from adaptax.experiment.run_dir import CONFIG, exists, read_config
+from adaptax.experiment.run_dir import CONFIG, exists, member_dir, read_config
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 

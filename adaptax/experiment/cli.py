@@ -167,9 +167,14 @@ def train_command(args: list[str]) -> None:
 
 def _two_names(command: str, args: list[str]) -> tuple[str, str] | None:
     """The algorithm and the suite that a command begins with; None where it is asked for help."""
+    from adaptax.algorithms.registry import ALGORITHMS
+
     names = [arg for arg in args[:2] if not arg.startswith("-")]
     if len(names) == 2:
-        return names[0], names[1]
+        first, second = names
+        swapped = second in ALGORITHMS and first not in ALGORITHMS
+        check(not swapped, f"the algorithm comes first: adaptax {command} {second} {first} ...")
+        return first, second
     if not HELP.intersection(args):
         raise ConfigError(
             f"{command} takes an algorithm and a suite, then flags: adaptax {command} ALGORITHM "
@@ -394,7 +399,8 @@ def _evaluate_members(options: EvaluateArgs, seeds: Sequence[int]) -> None:
     One that cannot be evaluated leaves the others; then an AdaptaxError names it.
     """
     from adaptax.experiment.evaluation_table import evaluation_json, print_evaluation
-    from adaptax.experiment.group import failure_of, member_dir
+    from adaptax.experiment.group import failure_of
+    from adaptax.experiment.run_dir import member_dir
 
     reports, failed = list[Any](), dict[str, str]()
     for seed in seeds:

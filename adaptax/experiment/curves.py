@@ -15,10 +15,10 @@ from adaptax.core.config import as_list, flat
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.placement import CHANGE_NOTHING
 from adaptax.experiment.evaluation import tasks_in_words
-from adaptax.experiment.group import group_seeds, member_dir
+from adaptax.experiment.group import group_seeds
 from adaptax.experiment.logger import Row, after_adaptation, by_last_protocol, read_rows
 from adaptax.experiment.progress import episode_returns
-from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, read_config
+from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS, member_dir, read_config
 from adaptax.experiment.statistics import student_interval
 
 FOLDERS_WANTED = "expected a list of folders"

@@ -55,10 +55,12 @@ from adaptax.experiment.run_dir import (
     GROUP,
     NEXT_GROUP,
     PICTURES,
+    REPLACE,
     clear_run,
     exists,
     locked,
     make_run_dir,
+    member_dir,
     names_in,
     recorded_config,
     refuse_link,
@@ -117,6 +119,11 @@ class Group:
         """Whether the folder held another group when this one began."""
         self._threads: ThreadPoolExecutor | None = None
         self._at_work: list[Future[Any]] = []
+
+    def __repr__(self) -> str:
+        one = self.members[0]
+        seeds = f"seeds {', '.join(map(str, self.seeds))}"
+        return f"<Group of {one.algorithm.name} on {one.suite.name} in {self.run_dir}, {seeds}>"
 
     @property
     def in_one_program(self) -> bool:
@@ -267,7 +274,7 @@ class Group:
             config = recorded_config(begun_member(run_dir, group_seeds(run_dir) or ()))
             raise AdaptaxError(
                 f"{run_dir} holds a group of runs already; choose another --run-dir, go on with "
-                f"`{going_on(run_dir, config, group=True)}`, or replace it with --overwrite"
+                f"`{going_on(run_dir, config, group=True)}`, or replace it with {REPLACE}"
             )
 
     def _to_their_end(self, trainings: list[Training]) -> list[Metrics]:
@@ -507,11 +514,6 @@ def _pass_on(answer: Any, training: Training) -> None:
 def _why(error: Exception) -> str:
     """Why a member failed, in one line."""
     return str(error) if isinstance(error, AdaptaxError) else one_line(error)
-
-
-def member_dir(run_dir: Path, seed: int) -> Path:
-    """The folder of one seed's run."""
-    return run_dir / f"seed-{seed}"
 
 
 def failure_of(failed: Mapping[str, str]) -> AdaptaxError:

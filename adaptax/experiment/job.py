@@ -17,10 +17,10 @@ from adaptax.core.config import from_dict, to_dict
 from adaptax.core.errors import AdaptaxError
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import recorded_algorithm, recorded_suite
-from adaptax.experiment.group import Group, member_dir, replace_group
+from adaptax.experiment.group import Group, replace_group
 from adaptax.experiment.jobs import end_with_parent
 from adaptax.experiment.process import in_one_line, set_up_process
-from adaptax.experiment.run_dir import locked
+from adaptax.experiment.run_dir import locked, member_dir
 from adaptax.experiment.stop_signals import INTERRUPTED, own_process
 from adaptax.experiment.trainer import Trainer
 from adaptax.experiment.trainer_config import TrainerConfig

@@ -184,6 +184,8 @@ class Recipe:
     def in_words(self, suite: str) -> str:
         """One line for the beginning of a run."""
         line = f"recipe {self.name}"
+        if not self.is_for(self.about.algorithm, suite):
+            line += f" (made for {', '.join(self.about.suites)})"
         for found in self.measured:
             if found.suite == suite:
                 line += (

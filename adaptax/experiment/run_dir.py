@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -35,6 +36,8 @@ SWEEP = "sweep.json"
 """What a sweep's folder holds beside those of its trials: what it does, and what it found."""
 WINNER = "winner"
 """The folder of the group that trains its winner."""
+REPLACE = "--overwrite (from Python overwrite=True)"
+"""What has a run, or a group, take the place of another."""
 VIDEO_KINDS = {".mp4": "video/mp4", ".webp": "image/webp", ".gif": "image/gif"}
 """How the names of videos end, and what they are on a page, which has the first of each name."""
 PICTURES = (
@@ -235,10 +238,15 @@ def exists(path: Path) -> bool:
         raise AdaptaxError(f"cannot read {path}: {error.strerror}") from None
 
 
-def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
+def member_dir(run_dir: Path, seed: int) -> Path:
+    """The folder of one seed's run within that of a group."""
+    return run_dir / f"seed-{seed}"
+
+
+def check_run_dir(run_dir: Path, *, overwrite: bool, seed: int | None = None) -> bool:
     """Refuse a directory that holds something, but for a run that may be overwritten.
 
-    Whether there is such a run.
+    A member of a group may be by a run of its own seed only. Whether there is such a run.
     """
     if names_in(run_dir) <= {LOCK, UNFINISHED}:
         return False
@@ -259,7 +267,14 @@ def check_run_dir(run_dir: Path, *, overwrite: bool) -> bool:
     if not overwrite:
         raise AdaptaxError(
             f"{run_dir} holds a run already; choose another --run-dir, go on with "
-            f"`{going_on(run_dir, recorded)}`, or replace it with --overwrite"
+            f"`{going_on(run_dir, recorded)}`, or replace it with {REPLACE}"
+        )
+    place = run_dir.absolute()
+    is_member = exists(place.parent / GROUP) and re.fullmatch(r"seed-\d+", place.name)
+    if seed is not None and is_member and place != member_dir(place.parent, seed):
+        raise AdaptaxError(
+            f"{run_dir} is a member of the group {place.parent}, whose place is for its own seed "
+            f"and not for {seed}: choose another --run-dir"
         )
     return True
 

@@ -128,6 +128,10 @@ class Trainer:
         self._given = self.callbacks = Callbacks(callbacks)
         self._interrupted, self._stopped = False, ""
 
+    def __repr__(self) -> str:
+        what = f"{self.algorithm.name} on {self.suite.name}"
+        return f"<Trainer of {what} in {self.run_dir}, iteration {self.iteration}>"
+
     @property
     def state(self) -> PyTree:
         """All that the algorithm has learned."""
@@ -186,7 +190,7 @@ class Trainer:
         make_run_dir(self.run_dir)
         with self.store.held():
             # Another may have had it meanwhile.
-            holds_a_run = check_run_dir(self.run_dir, overwrite=self.config.overwrite)
+            holds_a_run = self._check_folder()
             self._tell_of_the_suite()
             self.learner.begin(state)
             self.store.begin(self.description(), replaces=holds_a_run)
@@ -271,7 +275,12 @@ class Trainer:
         """Raise an AdaptaxError where no run of these settings can begin in the directory."""
         self._check_apart()
         check_settings_of_networks(self.algorithm)
-        check_run_dir(self.run_dir, overwrite=self.config.overwrite)
+        self._check_folder()
+
+    def _check_folder(self) -> bool:
+        """Refuse a directory with what this run may not replace; whether it has another to."""
+        overwrite, seed = self.config.overwrite, self.config.seed
+        return check_run_dir(self.run_dir, overwrite=overwrite, seed=seed)
 
     def _renew(self) -> None:
         """Have logs and callbacks as before any run."""

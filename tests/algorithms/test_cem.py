@@ -42,7 +42,7 @@ def test_the_first_candidate_of_all_is_the_mean():
 
 
 def test_every_generation_has_noise_of_its_own():
-    mean, one = drawn(small_cem(extra_std=0.0), 1)
+    _, one = drawn(small_cem(extra_std=0.0), 1)
     _, two = drawn(small_cem(extra_std=0.0), 2)
     assert np.all(np.abs(one - two).max(1) > 0.1)
 

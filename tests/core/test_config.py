@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,9 +79,21 @@ def test_whole_numbers_serve_as_floats():
     assert config.rate == 1.0
 
 
+def test_numbers_of_numpys_are_taken_as_pythons():
+    """Those of a loop over an array, or of a table's row."""
+    numbers = {"count": np.int64(5), "sizes": np.array([8]), "inner": {"rate": np.float32(0.25)}}
+    numbers |= {"limit": np.int32(2), "loud": np.bool_(True)}
+    config = from_dict(Outer, {**numbers, "sizes": list(numbers["sizes"])})
+    assert json.dumps(to_dict(config)) == json.dumps(
+        to_dict(Outer(5, (8,), 2, loud=True, inner=Inner(0.25)))
+    )
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        ({"count": np.float64(3)}, "run.count: expected int, not np.float64(3.0)"),
+        ({"count": np.bool_(True)}, "run.count: expected int, not True"),
         ({"count": "3"}, "run.count: expected int, not '3'"),
         ({"count": 3.0}, "run.count: expected int, not 3.0"),
         ({"count": True}, "run.count: expected int, not True"),
@@ -116,6 +129,8 @@ def test_a_wrong_value_is_named_with_its_place(data, message):
         ({"mode": "slow"}, "run.mode: 'slow' is not one of ('fast', 'exact')"),
         ({"inner": {"rate": 0.5}}, "run.inner: expected Inner, not {'rate': 0.5}"),
         ({"inner": Inner(True)}, "run.inner.rate: expected float, not True"),
+        ({"count": np.int64(5)}, "run.count: expected int, not np.int64(5)"),
+        ({"sizes": (np.int64(5),)}, "run.sizes: expected tuple, not (np.int64(5),)"),
     ],
 )
 def test_values_of_a_config_that_is_made_directly_are_of_the_types_of_its_fields(changes, message):
@@ -141,6 +156,13 @@ def test_types_that_no_config_of_ours_has_are_let_pass():
 
 def test_a_path_serves_as_text():
     assert from_dict(Outer, {"name": Path("a") / "b"}).name == str(Path("a") / "b")
+
+
+def test_the_room_of_a_setting_makes_it_no_more_like_another():
+    with pytest.raises(ConfigError, match=r"^unknown setting 'algorithm\.ratte'; did you mean"):
+        from_dict(Inner, {"ratte": 1}, where="algorithm")
+    with pytest.raises(ConfigError, match=r"'algorithm\.lrr' \(allowed: algorithm\.rate\)$"):
+        from_dict(Inner, {"lrr": 1}, where="algorithm")
 
 
 def test_an_unknown_name_gets_the_nearest_one():

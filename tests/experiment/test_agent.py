@@ -146,6 +146,7 @@ def test_an_agent_of_an_environment_can_be_pickled(tmp_path):
         quiet=True,
     )
     agent = Agent(run.algorithm, run.state, gymnasium.make("Pendulum-v1"))
+    assert repr(agent).startswith("<Agent of reinforce: 3 numbers are seen, Continuous(size=1)")
     again = pickle.loads(pickle.dumps(agent))
     obs = np.array([0.1, 0.2, 0.3], np.float32)
     (action, _), (same, _) = (a.act(a.begin(3), obs) for a in (agent, again))

@@ -30,14 +30,13 @@ from adaptax.experiment.group import (
     Group,
     checked_seeds,
     group_seeds,
-    member_dir,
     parse_seeds,
     replace_group,
 )
 from adaptax.experiment.group_processes import member_programs, run_members
 from adaptax.experiment.jobs import Processes
 from adaptax.experiment.logger import read_rows
-from adaptax.experiment.run_dir import check_run_dir, locked
+from adaptax.experiment.run_dir import check_run_dir, locked, member_dir
 from adaptax.experiment.trainer import Trainer, TrainerConfig
 
 SEEDS = (0, 1, 4)
@@ -432,6 +431,22 @@ def test_a_run_replaces_no_group_nor_a_group_a_run(whole):
         check_run_dir(group_dir, overwrite=True)
     with pytest.raises(AdaptaxError, match="--overwrite replaces a run by a run only"):
         group(member, overwrite=True).run()
+
+
+def test_a_group_says_what_and_where_it_is(tmp_path):
+    name = group(tmp_path).members[0].algorithm.name
+    where = f"in {tmp_path}, seeds 0, 1, 4>"
+    assert repr(group(tmp_path)).startswith(f"<Group of {name} on ")
+    assert repr(group(tmp_path)).endswith(where)
+
+
+def test_a_run_of_another_seed_takes_no_members_place(whole, monkeypatch):
+    member = member_dir(whole[0], 0)
+    assert check_run_dir(member, overwrite=True, seed=0)
+    monkeypatch.chdir(member)
+    for place in (member, Path(".")):
+        with pytest.raises(AdaptaxError, match=r"is a member of the group .* not for 7: choose"):
+            check_run_dir(place, overwrite=True, seed=7)
 
 
 def test_a_command_for_one_run_says_what_a_group_has(whole):

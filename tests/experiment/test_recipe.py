@@ -66,6 +66,11 @@ def test_figures_are_those_of_runs_with_the_settings_and_defaults_of_today(name)
 RECORDED = Recipe("own", About("reinforce", ("cartpole",)), {"lr": 0.02}, {}, {"num_iterations": 2})
 
 
+def test_the_first_line_says_what_a_recipe_for_other_suites_was_made_for():
+    assert RECORDED.in_words("cartpole") == "recipe own; without it: --recipe none"
+    assert RECORDED.in_words("pendulum").startswith("recipe own (made for cartpole); without")
+
+
 @pytest.mark.parametrize(
     ("changes", "counts"),
     [

@@ -131,6 +131,11 @@ def test_three_iterations_give_three_rows_and_three_snapshots(tmp_path):
     assert last == read_rows(run.run_dir / "progress.jsonl")[-1]
 
 
+def test_a_trainer_says_what_and_where_it_is(tmp_path):
+    run = trainer(tmp_path / "run", num_iterations=1)
+    assert repr(run) == f"<Trainer of walker on cliff in {tmp_path}/run, iteration 0>"
+
+
 def test_a_run_that_lacks_a_row_says_so_where_it_goes_on(tmp_path):
     trainer(tmp_path / "run", num_iterations=4).run()
     log = tmp_path / "run" / "progress.jsonl"
