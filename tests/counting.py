@@ -94,7 +94,7 @@ class Random(gymnasium.Env):
 
 
 class Forgiving(Random):
-    """Bears a reset without options, as the environment's own is in mode SAME_STEP."""
+    """Bears a reset without options, which is of drift 0."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed, options=options or {"drift": 0.0})

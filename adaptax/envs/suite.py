@@ -42,6 +42,10 @@ class Suite:
     config: Any = None
     """The settings that it was made with, a dataclass; None for a person's own suite."""
 
+    def __post_init__(self) -> None:
+        named = isinstance(self.name, str) and self.name.strip()
+        check(bool(named), f"a suite's name is a text that is not empty, not {self.name!r}")
+
     @cached_property
     def held_out(self) -> bool:
         """Whether no test task is one of the training tasks; of those without a list, of many."""

@@ -242,7 +242,7 @@ def test_every_environment_that_is_made_or_reset_is_a_sign_of_life():
     host, slots = Host(lambda: told.append(1)), np.arange(3)
 
     def make_and_reset():
-        assert host.make(0, maker()[0], slots, None, [None] * 3) is None
+        assert host.make(0, maker()[0], slots, None, [None] * 3) == (None, None)
         made = len(told)
         job = (
             lambda share, *args: share.reset(*args),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -91,6 +92,26 @@ def test_an_actor_lost_in_mid_episode_goes_on_from_its_state(local_ray, tmp_path
     assert mark.exists()
     for sampler in samplers:
         sampler.close()
+
+
+def kill(pool: WorkerPool, actor: int, ray) -> None:
+    """Kill an actor that has nothing to do, and wait until it is known to be dead."""
+    died = pool._crew.actors[actor]
+    os.kill(ray.get(died.call.remote(os.getpid)), signal.SIGKILL)
+    with pytest.raises(ray.exceptions.RayActorError):
+        while True:
+            ray.get(died.call.remote(os.getpid))
+
+
+def test_an_actor_lost_between_calls_is_replaced_in_a_new_pool(local_ray):
+    family = gym_suite("s", Counting, horizon=HORIZON, num_ray_actors=2)
+    first = family.make_pool(2)
+    kill(first, 1, local_ray)
+    second = begun(family.make_pool(4), *[{}] * 4)
+    alone = begun(GymPool(Counting, family.spec, 4), *[{}] * 4)
+    np.testing.assert_array_equal(step(second, 4).next_obs, step(alone, 4).next_obs)
+    for pool in (first, second):
+        pool.close()
 
 
 def test_an_actor_that_is_lost_again_and_again_is_an_error(local_ray):

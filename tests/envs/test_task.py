@@ -200,7 +200,24 @@ def test_what_are_no_tasks_is_refused_by_every_kind_of_suite(tasks):
             gym_suite("none", partial(gymnasium.make, "CartPole-v1"), train=tasks)
 
 
+@pytest.mark.parametrize("name", [None, "", " ", 3])
+def test_a_suite_without_a_name_is_refused_by_every_kind_of_suite(name):
+    compiled_env = make_suite("cartpole").make_pool(1).env
+    with pytest.raises(ConfigError, match=r"^a suite's name is a text"):
+        compiled_suite(name, compiled_env, [{}], [{}])
+    with pytest.raises(ConfigError, match=r"^a suite's name is a text"):
+        gym_suite(name, partial(gymnasium.make, "CartPole-v1"))
+    with pytest.raises(ConfigError, match=r"^a suite's name is a text"):
+        vector_suite(name, partial(gymnasium.make_vec, "CartPole-v1"))
+
+
 def test_a_compiled_suite_takes_no_class():
     env = type(make_suite("cartpole").make_pool(1).env)
     with pytest.raises(ConfigError, match="not the class"):
+        compiled_suite("none", env, [{}], [{}])
+
+
+@pytest.mark.parametrize("env", [None, gymnasium.make("CartPole-v1"), gymnasium.Env()])
+def test_a_compiled_suite_sends_gymnasium_environments_to_theirs(env):
+    with pytest.raises(ConfigError, match=r"^env must be .*gym_suite takes Gymnasium.s.*spec"):
         compiled_suite("none", env, [{}], [{}])

@@ -5,7 +5,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from counting import Counting, Forgiving, Random, sync
+from counting import Counting, Random, sync
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -78,10 +78,13 @@ def sampler(suite) -> Sampler:
 
 
 def rollouts(suite, num_lanes: int = LANES):
-    """Whole episodes, and steps before and after a restore in mid-episode."""
+    """Whole episodes, and steps before and after a restore in mid-episode.
+
+    After 14 steps a lane of `Native` has ended, and waits for its reset in mode NEXT_STEP.
+    """
     first, actor = sampler(suite), UniformActor(suite.spec.action)
     tasks = first.sample_tasks(len(suite.train.tasks))
-    found = [first.episodes(actor, tasks, num_lanes, 3), first.steps(actor, tasks, num_lanes, 13)]
+    found = [first.episodes(actor, tasks, num_lanes, 3), first.steps(actor, tasks, num_lanes, 14)]
     second = sampler(suite)
     second.restore(first.save())
     found += [s.steps(actor, tasks, num_lanes, 11) for s in (first, second)]
@@ -105,26 +108,50 @@ COUNTING = [{"ends_at": 3}, {"cut_at": 4}, {}]
 DRIFTS = [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("make_vec", "make_env", "train", "num_lanes"),
-    [
-        (sync, Counting, COUNTING, 4),
-        (sync, Random, DRIFTS, 4),
-        pytest.param(spawned, Random, DRIFTS[:2], 1, marks=pytest.mark.slow),
-    ],
-)
-def test_every_mode_gives_the_data_of_single_environments(
-    mode, make_vec, make_env, train, num_lanes
-):
-    if mode is AutoresetMode.SAME_STEP and make_env is Random:
-        make_env = Forgiving
-    vector = vector_suite("v", partial(make_vec, make_env, mode), train=train, horizon=6)
+class InPlace(Counting):
+    """Gives the same array every time, into which it writes what is seen."""
+
+    def __init__(self) -> None:
+        self.seen = np.zeros(1, np.float32)
+
+    def obs(self):
+        self.seen[:] = self.count
+        return self.seen
+
+
+def assert_same_as_single(make_vec, make_env, train, num_lanes) -> None:
+    vector = vector_suite("v", make_vec, train=train, horizon=6)
     single = gym_suite("v", make_env, train=train, horizon=6)
     assert vector.spec == single.spec
     found = zip(rollouts(vector, num_lanes), rollouts(single, num_lanes), strict=True)
     for got, expected in found:
         assert_same(got, expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("make_env", "train"), [(Counting, COUNTING), (Random, DRIFTS), (InPlace, COUNTING)]
+)
+def test_every_mode_gives_the_data_of_single_environments(mode, make_env, train):
+    assert_same_as_single(partial(sync, make_env, mode), make_env, train, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_lanes_in_processes_give_the_data_of_single_environments(mode):
+    assert_same_as_single(partial(spawned, Random, mode), Random, DRIFTS[:2], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", OWN_MODES)
+def test_processes_that_would_reset_a_lane_beside_us_are_refused(mode):
+    def make_vec(num_envs):
+        return AsyncVectorEnv(
+            [Counting] * num_envs, autoreset_mode=mode, context="spawn", shared_memory=False
+        )
+
+    with pytest.raises(ConfigError, match=rf"^AsyncVectorEnv in mode {mode.name} .*'Disabled'"):
+        vector_suite("v", make_vec, horizon=6)
 
 
 class Moving(gymnasium.Env):
@@ -157,8 +184,8 @@ def test_lanes_do_not_share_what_a_task_says(mode):
     np.testing.assert_array_equal(found, expected)
 
 
-def native_suite(mode: AutoresetMode, horizon: int = 9):
-    return vector_suite("native", partial(Native, mode), horizon=horizon)
+def native_suite(mode: AutoresetMode):
+    return vector_suite("native", partial(Native, mode), horizon=9)
 
 
 def assert_no_dummy_step(rollout) -> None:
@@ -187,8 +214,8 @@ def test_no_step_of_an_environments_own_resets_enters_a_rollout(mode):
 def test_a_lane_that_waits_for_its_reset_has_fewer_steps_in_a_rollout():
     same_step = rollouts(native_suite(AutoresetMode.SAME_STEP))[1]
     next_step = rollouts(native_suite(AutoresetMode.NEXT_STEP))[1]
-    np.testing.assert_array_equal(same_step.valid.sum(-1), np.full((1, LANES), 13))
-    np.testing.assert_array_equal(next_step.valid.sum(-1), [[9, 10, 11, 11]])
+    np.testing.assert_array_equal(same_step.valid.sum(-1), np.full((1, LANES), 14))
+    np.testing.assert_array_equal(next_step.valid.sum(-1), [[10, 11, 12, 12]])
 
 
 @pytest.mark.parametrize("mode", OWN_MODES)
@@ -196,6 +223,22 @@ def test_an_environment_with_own_resets_goes_on_exactly_after_a_restore(mode):
     _, _, expected, restored = rollouts(native_suite(mode))
     assert_same(restored, expected)
     assert len(np.unique(expected.obs)) > 10
+
+
+class Stale(Native):
+    """In a step that is a reset: a reward that is no number, and an end, a cut in odd lanes."""
+
+    def step(self, actions):
+        reset, odd = self.over, np.arange(self.num_envs) % 2 == 1
+        obs, reward, over, _, info = super().step(actions)
+        return obs, np.where(reset, np.nan, reward), over | (reset & ~odd), reset & odd, info
+
+
+def test_nothing_counts_that_is_told_of_a_step_that_is_a_reset():
+    mode = AutoresetMode.NEXT_STEP
+    stale = rollouts(vector_suite("native", partial(Stale, mode), horizon=9))
+    for got, expected in zip(stale, rollouts(native_suite(mode)), strict=True):
+        assert_same(got, expected)
 
 
 def test_gymnasiums_native_cart_pole_has_no_dummy_step():
@@ -210,8 +253,9 @@ def test_gymnasiums_native_cart_pole_has_no_dummy_step():
     assert_same(restored, expected)
 
 
-def own_reset_pool(mode=AutoresetMode.SAME_STEP, horizon: int = 9, num_slots: int = 3):
-    pool = native_suite(mode, horizon).make_pool(num_slots)
+def own_reset_pool(mode=AutoresetMode.SAME_STEP, horizon: int = 9, first_end: int = 2):
+    make_vec, num_slots = partial(Native, mode, first_end=first_end), 3
+    pool = vector_suite("native", make_vec, horizon=horizon).make_pool(num_slots)
     pool.reset(np.arange(num_slots), np.full(num_slots, 7, np.uint32), [TASK] * num_slots)
     return pool
 
@@ -219,8 +263,8 @@ def own_reset_pool(mode=AutoresetMode.SAME_STEP, horizon: int = 9, num_slots: in
 TASK = Task("native-0", 0, {})
 
 
-def act(pool, slots) -> None:
-    pool.step(np.array(slots), np.zeros((len(slots), *pool.spec.action.shape), np.float32))
+def act(pool, slots):
+    return pool.step(np.array(slots), np.zeros((len(slots), *pool.spec.action.shape), np.float32))
 
 
 def test_own_resets_need_the_environments_own_time_limit():
@@ -228,6 +272,15 @@ def test_own_resets_need_the_environments_own_time_limit():
     act(pool, [0, 1, 2])
     with pytest.raises(EnvironmentFault, match=r"slot 1, .* cut at the horizon of 1 steps"):
         pool.reset(np.array([1]), np.zeros(1, np.uint32), [TASK])
+
+
+def test_a_step_that_is_a_reset_is_not_cut_at_a_horizon_of_one():
+    pool = own_reset_pool(AutoresetMode.NEXT_STEP, horizon=1, first_end=1)
+    act(pool, [0, 1, 2])
+    pool.reset(np.array([0]), np.zeros(1, np.uint32), [TASK])
+    reset, acted = act(pool, [0]), act(pool, [0])
+    assert (reset.valid, reset.terminated, reset.truncated) == (False, False, False)
+    assert (acted.valid, acted.terminated) == (None, True)
 
 
 def test_own_resets_cannot_change_the_task():

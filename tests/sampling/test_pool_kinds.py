@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from counting import Counting, Forgiving, sync
+from counting import Counting, Random, sync
 from random_end import trial_actor
 
 from adaptax.core.errors import EnvironmentFault
@@ -142,7 +142,7 @@ def random_data(kind: str):
 
     Episodes end at random, so that the restore is in the midst of some.
     """
-    family = suite(kind, Forgiving, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
+    family = suite(kind, Random, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
     sampler, other = new_sampler(family), new_sampler(family)
     actor, tasks = actor_with_memory(), family.train.tasks
     whole = sampler.episodes(actor, tasks, LANES, EPISODES)
@@ -183,7 +183,7 @@ def test_a_restored_sampler_goes_on_in_mid_episode_bit_for_bit(kind):
 def test_what_one_pool_has_saved_another_goes_on_with(kind):
     data, _ = random_data(IN_PROCESS)
     assert_same(random_data(kind)[1], random_data(IN_PROCESS)[1])
-    family = suite(kind, Forgiving, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
+    family = suite(kind, Random, [{"drift": -1.0}, {"drift": 0.0}, {"drift": 1.0}])
     sampler = new_sampler(family)
     sampler.restore(random_data(IN_PROCESS)[1])
     rest = sampler.steps(actor_with_memory(), family.train.tasks, LANES, 8)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,9 +72,7 @@ class VectorPool:
             tasks = [self._log.tasks[slot] or acting for slot in unfit]
             self._lanes.reset(unfit, self._log.seeds[unfit], tasks)
         step, _ = _act(self._lanes, self._log, slots, every)
-        # An environment's own reset comes without a task: what can be prevented of it is.
-        own_reset = self._lanes.mode is AutoresetMode.SAME_STEP
-        self._unfit = np.zeros_like(self._unfit) if own_reset else step.terminated | step.truncated
+        self._unfit = step.terminated | step.truncated
         return _in_slots(self.spec, self._log, slots, every, step)
 
     def save(self) -> PyTree:
@@ -106,8 +105,8 @@ class AutoresetPool:
         self._history: list[np.ndarray] = []
         """All lanes' actions since they were reset together, each [k, P, *A]: what save keeps."""
         self._obs = np.zeros((self.num_slots, spec.observation_size), np.float32)
-        self._ended, self._waiting = np.zeros((2, self.num_slots), bool)
-        """Lanes that the last step ended, and those whose next one is spent on a reset."""
+        self._ended = np.zeros(self.num_slots, bool)
+        """Lanes that the last step ended; in mode NEXT_STEP the next one is spent on a reset."""
 
     def reset(self, slots: np.ndarray, seeds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Start an episode in each of K slots; gives obs [K, O], the last one where it waits."""
@@ -126,17 +125,14 @@ class AutoresetPool:
         )
         self._log.announce(slots, tasks)
         self._log.begin(slots, seeds, self._obs[slots])
-        self._waiting[slots] = self._lanes.mode is AutoresetMode.NEXT_STEP
         obs: np.ndarray = self._obs[slots]
         return obs
 
     def step(self, slots: np.ndarray, actions: np.ndarray) -> Step:
         """Act in the K slots whose episode runs; actions [K, *A]."""
         every = _every_action(self.spec, self._log, slots, actions)
-        step, valid = self._advance(slots, every), None
-        if self._waiting.any():
-            valid = ~self._waiting[slots]
-            self._waiting[:] = False
+        step, acted = self._advance(slots, every)
+        valid = None if acted[slots].all() else acted[slots]
         return _in_slots(self.spec, self._log, slots, every, step, valid)
 
     def save(self) -> PyTree:
@@ -151,7 +147,6 @@ class AutoresetPool:
             "num_actions": num_actions,
             "history": history,
             "obs": self._obs.copy(),
-            "waiting": self._waiting.copy(),
             "num_steps": self._log.num_steps.copy(),
             "running": self._log.running.copy(),
         }
@@ -167,7 +162,6 @@ class AutoresetPool:
             self._advance(every, actions)
         same = (self._obs == saved["obs"]).all(axis=1)
         self._log.require(same, every, "what was saved, played again, led elsewhere")
-        self._waiting[:] = saved["waiting"]
         self._log.num_steps[:], self._log.running[:] = saved["num_steps"], saved["running"]
 
     def close(self) -> None:
@@ -183,14 +177,16 @@ class AutoresetPool:
         self._obs = self._lanes.reset_all(seed, tasks[0])
         _require_finite(self._log, every, self._obs)
         self._log.begin(every, seed, self._obs)
-        self._ended[:] = self._waiting[:] = False
+        self._ended[:] = False
         return self._obs.copy()
 
-    def _advance(self, slots: np.ndarray, every: np.ndarray) -> Step:
+    def _advance(self, slots: np.ndarray, every: np.ndarray) -> tuple[Step, np.ndarray]:
+        """A step of all lanes, and which of them [P] acted; the others were reset in it."""
+        acted = ~self._ended | (self._lanes.mode is not AutoresetMode.NEXT_STEP)
         self._history.append(every[None])
-        step, self._obs = _act(self._lanes, self._log, slots, every)
+        step, self._obs = _act(self._lanes, self._log, slots, every, acted)
         self._ended = step.terminated | step.truncated
-        return step
+        return step, acted
 
 
 def _require_finite(log: EpisodeLog, slots: np.ndarray, obs: np.ndarray) -> None:
@@ -214,9 +210,16 @@ def _every_action(
 
 
 def _act(
-    lanes: VectorLanes, log: EpisodeLog, slots: np.ndarray, every: np.ndarray
+    lanes: VectorLanes,
+    log: EpisodeLog,
+    slots: np.ndarray,
+    every: np.ndarray,
+    acted: np.ndarray | bool = True,
 ) -> tuple[Step, np.ndarray]:
-    """What `lanes.step` gives; in `slots` it must be finite."""
+    """What `lanes.step` gives; in `slots` it must be finite.
+
+    Where lanes have not `acted` [P], whatever is told beside `next_obs` is of no episode.
+    """
     native = []
     for slot, action in enumerate(every):
         try:
@@ -224,6 +227,12 @@ def _act(
         except ValueError as error:
             raise log.fault(slot, str(error)) from error
     step, obs = lanes.step(native)
+    step = replace(
+        step,
+        reward=np.where(acted, step.reward, np.float32(0)),
+        terminated=step.terminated & acted,
+        truncated=step.truncated & acted,
+    )
     log.require_finite(step.next_obs[slots], slots, "the observation")
     log.require_finite(step.reward[slots], slots, "the reward")
     return step, obs

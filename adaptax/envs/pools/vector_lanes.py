@@ -23,6 +23,7 @@ from adaptax.envs.pools.gym_spaces import (
     reset_options,
     success_in,
 )
+from adaptax.envs.pools.pool import close_quietly
 from adaptax.envs.task import Task, copied
 
 MakeVec = Callable[[int], VectorEnv[Any, Any, Any]]
@@ -128,13 +129,32 @@ class VectorLanes:
 
 
 def _autoreset_mode(vec: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    mode = vec.metadata.get("autoreset_mode")
+    """When it resets a lane on its own."""
+    mode, inner = vec.metadata.get("autoreset_mode"), vec.unwrapped
     if not isinstance(mode, AutoresetMode):
         raise ConfigError(
             f"{vec} does not tell when it resets its lanes: metadata['autoreset_mode'] is {mode}, "
             f"not one of {', '.join(map(str, AutoresetMode))}"
         )
+    # `final_obs` would be the environment's own array, into which its reset may have written.
+    if isinstance(inner, SyncVectorEnv) and mode is AutoresetMode.SAME_STEP:
+        inner.autoreset_mode = mode = AutoresetMode.DISABLED
+    if isinstance(inner, AsyncVectorEnv) and (problem := _async_problem(inner, mode)):
+        close_quietly(vec)
+        raise ConfigError(
+            f"AsyncVectorEnv in mode {mode.name} {problem}: give it autoreset_mode='Disabled'; "
+            "lanes are reset on request in every mode"
+        )
     return mode
+
+
+def _async_problem(vec: AsyncVectorEnv, mode: AutoresetMode) -> str | None:
+    """What its processes would do wrong in this mode, if anything."""
+    if mode is AutoresetMode.SAME_STEP:
+        return "loses where an episode led if the environment writes observations in place"
+    if mode is AutoresetMode.NEXT_STEP and not vec.shared_memory:
+        return "without shared memory resets a lane once more after a reset on request"
+    return None
 
 
 def _success(info: Any, lanes: np.ndarray, num_lanes: int, what: str) -> np.ndarray | None:

@@ -10,7 +10,7 @@ as if nothing had happened.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any, Protocol
@@ -29,6 +29,8 @@ MakePool = Callable[[int], Pool]
 """Makes a pool of so many slots; can be pickled."""
 Work = Callable[..., Any]
 """`work(share, *args)`, a function at the top level of a module."""
+Job = tuple[Work, Any]
+"""The work, and what stands for its `args`."""
 
 
 _NUMERICS = (
@@ -121,12 +123,7 @@ class WorkerPool:
         self._parts = [_Part(i, *part) for i, part in enumerate(zip(split, names, strict=True))]
         self._key = crew.enter(len(self._parts))
         self._end = Finalize(self, crew.leave, (self._key,), exitpriority=110)
-        with closed_on_error(self):
-            for ticket, part in [(self._make(part), part) for part in self._parts]:
-                try:
-                    self._await(part, ticket)
-                except LostError as loss:
-                    raise EnvironmentFault(f"{part.name}: {loss}") from loss
+        self._collect({part.worker: None for part in self._parts})
 
     def run(self, work: Work, *args: Any) -> list[Any]:
         """`work(share, *args)` in every worker, on its own share of the pool."""
@@ -181,8 +178,11 @@ class WorkerPool:
         found = {part.worker: np.flatnonzero(np.isin(slots, part.slots)) for part in self._parts}
         return {worker: which for worker, which in found.items() if len(which)}
 
-    def _collect(self, jobs: dict[int, tuple[Work, Any]]) -> list[Any]:
-        """What each worker's job gives; the first fault is raised as soon as it is known."""
+    def _collect(self, jobs: Mapping[int, Job | None]) -> list[Any]:
+        """What each worker's job gives, None of one that is to make its pool and do nothing.
+
+        The first fault is raised as soon as it is known.
+        """
         if not self._end.still_active():
             raise EnvironmentFault("this pool is closed")
         results, losses = {}, dict.fromkeys(jobs, 0)
@@ -221,7 +221,9 @@ class WorkerPool:
             raise EnvironmentFault(f"{part.name}: {loss}{often}") from loss
         self._crew.replace(part.worker)
 
-    def _send(self, worker: int, job: tuple[Work, Any]) -> Any:
+    def _send(self, worker: int, job: Job | None) -> Any:
+        if job is None:
+            return self._make(self._parts[worker])
         return self._crew.send(worker, "run", self._key, *job)
 
     def _answer(self, part: _Part, ticket: Any) -> Any:
@@ -301,8 +303,11 @@ class Host:
         slots: np.ndarray,
         saved: PyTree,
         tasks: Sequence[Task],
-    ) -> FaultReport | None:
-        """Make a pool, in a saved state unless that is None; gives what went wrong, if anything."""
+    ) -> Any:
+        """Make a pool, in a saved state unless that is None.
+
+        Gives what `run` gives of no work, (None, None), or what went wrong.
+        """
         AT_WORK.set(self._at_work)
         try:
             pool = make_pool(len(slots))
@@ -311,7 +316,7 @@ class Host:
                 share.restore(saved, tasks)
         except Exception as error:
             return FaultReport.of(error)
-        return None
+        return None, None
 
     def run(self, key: int, work: Work, args: tuple[Any, ...]) -> Any:
         """What the work gives and the pool's state after it, or what went wrong.
