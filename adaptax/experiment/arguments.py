@@ -304,8 +304,8 @@ FLAGS_ELSEWHERE = {
 def nearest_flag(given: str, flags: Sequence[str]) -> str | None:
     """The flag that a wrong one is meant to be: by another toolkit's name, or by its spelling.
 
-    One that it is the beginning of comes first. Of what has a kind it is that,
-    `--algorithm.heads.kind`. The room, `algorithm` say, only decides between flags that are as near
+    Of what has a kind it is that, `--algorithm.heads.kind`. By spelling the only one that it is the
+    beginning of goes first. The room, `algorithm` say, only decides between flags that are as near
     without it.
     """
     given = given.replace("_", "-")

@@ -60,7 +60,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         recorded = parse_json(read_plain(path))
     except (FileNotFoundError, NotADirectoryError):
         if exists(run_dir / GROUP):
-            one = next(iter(sorted(run_dir.glob("seed-*"))), run_dir / "seed-0")
+            one = next(iter(sorted(run_dir.glob("seed-*"))), member_dir(run_dir, 0))
             raise AdaptaxError(
                 f"{run_dir} is a group of runs: take one of them, for example {one}; in Python "
                 "adaptax.load_group has all"
@@ -243,7 +243,7 @@ def member_dir(run_dir: Path, seed: int) -> Path:
     return run_dir / f"seed-{seed}"
 
 
-def check_run_dir(run_dir: Path, *, overwrite: bool, seed: int | None = None) -> bool:
+def check_run_dir(run_dir: Path, *, overwrite: bool, seed: int) -> bool:
     """Refuse a directory that holds something, but for a run that may be overwritten.
 
     A member of a group may be by a run of its own seed only. Whether there is such a run.
@@ -271,7 +271,7 @@ def check_run_dir(run_dir: Path, *, overwrite: bool, seed: int | None = None) ->
         )
     place = run_dir.absolute()
     is_member = exists(place.parent / GROUP) and re.fullmatch(r"seed-\d+", place.name)
-    if seed is not None and is_member and place != member_dir(place.parent, seed):
+    if is_member and place != member_dir(place.parent, seed):
         raise AdaptaxError(
             f"{run_dir} is a member of the group {place.parent}, whose place is for its own seed "
             f"and not for {seed}: choose another --run-dir"

@@ -428,7 +428,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(whole, tmp_path):
 def test_a_run_replaces_no_group_nor_a_group_a_run(whole):
     group_dir, member = whole[0], member_dir(whole[0], 0)
     with pytest.raises(AdaptaxError, match="holds a group of runs, which --overwrite replaces by"):
-        check_run_dir(group_dir, overwrite=True)
+        check_run_dir(group_dir, overwrite=True, seed=0)
     with pytest.raises(AdaptaxError, match="--overwrite replaces a run by a run only"):
         group(member, overwrite=True).run()
 

@@ -214,11 +214,12 @@ def _act(
     log: EpisodeLog,
     slots: np.ndarray,
     every: np.ndarray,
-    acted: np.ndarray | bool = True,
+    acted: np.ndarray | None = None,
 ) -> tuple[Step, np.ndarray]:
     """What `lanes.step` gives; in `slots` it must be finite.
 
-    Where lanes have not `acted` [P], whatever is told beside `next_obs` is of no episode.
+    Where lanes have not `acted` [P], whatever is told beside `next_obs` is of no episode; by
+    default all have.
     """
     native = []
     for slot, action in enumerate(every):
@@ -227,12 +228,13 @@ def _act(
         except ValueError as error:
             raise log.fault(slot, str(error)) from error
     step, obs = lanes.step(native)
-    step = replace(
-        step,
-        reward=np.where(acted, step.reward, np.float32(0)),
-        terminated=step.terminated & acted,
-        truncated=step.truncated & acted,
-    )
+    if acted is not None:
+        step = replace(
+            step,
+            reward=np.where(acted, step.reward, np.float32(0)),
+            terminated=step.terminated & acted,
+            truncated=step.truncated & acted,
+        )
     log.require_finite(step.next_obs[slots], slots, "the observation")
     log.require_finite(step.reward[slots], slots, "the reward")
     return step, obs
