@@ -168,6 +168,7 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path, *, res
         "suite": suite,
         "seed": seed,
         "return": after_adaptation(rows[-1])["return_mean"],
+        "first_episode": rows[-1]["episodes"][0]["return_mean"],
         "curve": [[row["num_steps"], after_adaptation(row)["return_mean"]] for row in rows],
         "num_steps": last["num_steps"],
         "processor_seconds": processor_seconds,

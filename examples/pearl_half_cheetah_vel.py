@@ -28,12 +28,11 @@ def main(
         reward_scale=5.0,
     )
     config = TrainerConfig(run_dir, seed=seed, num_iterations=num_iterations, evaluation_interval=1)
-    trainer = Trainer(config, algorithm, suite)
-    trainer.run()
-    for episode in trainer.evaluate().row()["episodes"][:3]:
-        low, high = episode["return_ci"]
-        print(f"after {episode['index'] - 1}: {episode['return_mean']:.1f} [{low:.1f}, {high:.1f}]")
-    trainer.close()
+    with Trainer(config, algorithm, suite) as trainer:
+        trainer.run()
+        for episode in trainer.evaluate().row()["episodes"][:3]:
+            mean, (low, high) = episode["return_mean"], episode["return_ci"]
+            print(f"after {episode['index'] - 1}: {mean:.1f} [{low:.1f}, {high:.1f}]")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,13 @@ def main(
     config = TrainerConfig(
         run_dir, seed=seed, num_iterations=num_iterations, evaluation_interval=50
     )
-    trainer = Trainer(config, algorithm, suite)
-    trainer.run()
-    for episode in trainer.evaluate().row()["episodes"]:
-        low, high = episode["return_ci"]
-        print(f"episode {episode['index']}: {episode['return_mean']:.1f} [{low:.1f}, {high:.1f}]")
-    trainer.close()
+    with Trainer(config, algorithm, suite) as trainer:
+        trainer.run()
+        for episode in trainer.evaluate().row()["episodes"]:
+            low, high = episode["return_ci"]
+            print(
+                f"episode {episode['index']}: {episode['return_mean']:.1f} [{low:.1f}, {high:.1f}]"
+            )
     plot_adaptation([Path(run_dir)], Path(run_dir) / "adaptation.png")
 
 

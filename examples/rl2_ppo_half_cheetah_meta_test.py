@@ -47,9 +47,8 @@ def main(
         evaluation_interval=10,
         evaluation=protocol,
     )
-    trainer = Trainer(config, algorithm, suite)
-    trainer.run()
-    trainer.close()
+    with Trainer(config, algorithm, suite) as trainer:
+        trainer.run()
 
 
 if __name__ == "__main__":

@@ -29,12 +29,13 @@ def main(
         trust_region={"max_kl_step": 0.01, "hvp": "finite_difference", "base_eps": 1e-5},
     )
     config = TrainerConfig(run_dir, seed=seed, num_iterations=num_iterations)
-    trainer = Trainer(config, algorithm, suite)
-    trainer.run()
-    for episode in trainer.evaluate().row()["episodes"]:
-        low, high = episode["return_ci"]
-        print(f"episode {episode['index']}: {episode['return_mean']:.1f} [{low:.1f}, {high:.1f}]")
-    trainer.close()
+    with Trainer(config, algorithm, suite) as trainer:
+        trainer.run()
+        for episode in trainer.evaluate().row()["episodes"]:
+            low, high = episode["return_ci"]
+            print(
+                f"episode {episode['index']}: {episode['return_mean']:.1f} [{low:.1f}, {high:.1f}]"
+            )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 
 from adaptax.algorithms.program import (
-    Metrics,
     collected,
     iteration_program,
     means,
@@ -31,6 +30,7 @@ from adaptax.core.errors import NotFinite, check, check_kind
 from adaptax.core.experience import Rollout
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import EnvSpec, check_task_count
+from adaptax.learning.minibatches import Metrics
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 from adaptax.sampling.size import check_tasks_fit

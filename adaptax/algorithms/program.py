@@ -18,6 +18,7 @@ import numpy as np
 from adaptax.core.devices import over_devices
 from adaptax.core.errors import EnvironmentFault, check, one_line
 from adaptax.core.experience import PyTree
+from adaptax.learning.minibatches import Metrics
 from adaptax.sampling.in_program import Draw, Plan, SamplerInProgram, Standing, strongly_typed
 from adaptax.sampling.sampler import Sampler
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from adaptax.algorithms.base import Algorithm
     from adaptax.sampling.draws import Counted, Drawn
 
-Metrics = dict[str, Any]
-"""Figures of one iteration by name, each a number."""
 NUMBERS = (int, float, np.generic, np.ndarray, jax.Array, type(None))
 """What a figure may be; None where there is none."""
 ABSENT = float(np.finfo(np.float32).min)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from adaptax.core.errors import ConfigError, check, unknown_name
+from adaptax.core.errors import ConfigError, a_or_an, check, unknown_name
 
 C = TypeVar("C")
 
@@ -180,9 +180,15 @@ def check_types(config: Any, where: str) -> None:
     hints = get_type_hints(type(config))
     for f in dataclasses.fields(config):
         value, path = getattr(config, f.name), f"{where}.{f.name}"
+        hint = hints[f.name]
+        options = (hint, *get_args(hint))
+        kinds = tuple(k for k in options if isinstance(k, type) and dataclasses.is_dataclass(k))
+        if kinds and value is not None:
+            wanted = a_or_an(kinds[0].__name__)
+            check(isinstance(value, kinds), f"{path}: expected {wanted}, not {value!r}")
         if dataclasses.is_dataclass(value):
             check_types(value, path)
-        typed = _typed(hints[f.name], value, path)
+        typed = _typed(hint, value, path)
         numpys = any(map(_is_numpys, value if isinstance(value, tuple) else (value,)))
         same = typed is value or (typed == value and not numpys)
         check(same, f"{path}: expected {type(typed).__name__}, not {value!r}")
@@ -224,7 +230,10 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         if type(value) in options:
             return value
         if isinstance(value, str) and names is not None:
-            return _typed(names, value, path)
+            others = [o.__name__ for o in options if isinstance(o, type) and o is not type(None)]
+            told = " or ".join([*others, *map(repr, get_args(names))])
+            check(value in get_args(names), f"{path}: expected {told}, not {value!r}")
+            return value
         return _typed(next(o for o in options if o is not type(None)), value, path)
     if origin is Literal and path.endswith("schedule"):  # which may be a function, from Python
         if isinstance(value, dict):

@@ -70,9 +70,13 @@ def out_of_memory(error: BaseException) -> bool:
 
 def check_kind(given: Any, kind: type, what: str) -> None:
     """Raise a ConfigError where what takes an object of a class is given something else."""
-    article = "an" if kind.__name__[0] in "AEIOU" else "a"
     found = f"the class {given.__name__}" if isinstance(given, type) else reprlib.repr(given)
-    check(isinstance(given, kind), f"{what} takes {article} {kind.__name__}, not {found}")
+    check(isinstance(given, kind), f"{what} takes {a_or_an(kind.__name__)}, not {found}")
+
+
+def a_or_an(name: str) -> str:
+    """A name behind its article."""
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
 
 
 def check(condition: bool, message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import jax
 
-from adaptax.core.config import default_of
+from adaptax.core.config import check_types, default_of
 
 C = TypeVar("C")
 
@@ -37,6 +37,9 @@ class Hyperparameters:
     network_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that describe networks and nothing else: networks of one's own leave them without
     effect, and are refused beside others than the defaults."""
+
+    def __post_init__(self) -> None:
+        check_types(self, type(self).__name__)  # before anything is computed with a value
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

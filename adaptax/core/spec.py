@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from adaptax.core.config import as_integer, from_dict, is_integer, to_dict
+from adaptax.core.config import as_integer, as_list, from_dict, is_integer, to_dict
 from adaptax.core.errors import check, unknown_name
 
 
@@ -111,8 +111,7 @@ class EnvSpec:
         check(self.trial_episodes > 0, f"trial_episodes {self.trial_episodes} is not > 0")
         check(self.test_episodes >= 0, f"test_episodes {self.test_episodes} is negative")
         self._check_picture()
-        names = self.info_names
-        check(not isinstance(names, str), f"info_names must be several names, not {names!r}")
+        names = as_list(self.info_names, "info_names must be several names")
         object.__setattr__(self, "info_names", tuple(names))
         check(self.num_classes > 0, f"num_classes {self.num_classes} is not > 0")
 

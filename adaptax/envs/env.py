@@ -20,7 +20,13 @@ class Env(Protocol):
     """One lane of an environment, pure; hashable (a frozen dataclass), so that it can be static.
 
     Whoever runs it cuts episodes at `spec.horizon`, clips actions to [-1, 1] and makes many lanes
-    with `vmap`.
+    with `vmap`. It may also have:
+
+    - `task_arrays(task)`, which gives a task's parameters as arrays, by default float32 and int32
+      of `task.params`, and whatever must live as long as a lane of that task;
+    - `render(state, params)`, a picture [H, W, 3] uint8 of a lane, for `adaptax video`;
+    - `rests_at_nan = True` where a step of NaN as an action costs next to nothing: lanes that wait
+      for others are given that.
     """
 
     @property
@@ -38,10 +44,6 @@ class Env(Protocol):
         `key` is this step's own. Without `terminated` and `truncated` only the horizon ends an
         episode.
         """
-
-    # Optional: `task_arrays(task)` gives a task's parameters as arrays, float32 and int32 of
-    # `task.params` by default, and whatever must live as long as a lane of that task;
-    # `render(state, params)` gives a picture [H, W, 3] uint8 of a lane, for `adaptax video`.
 
 
 @jax.tree_util.register_dataclass

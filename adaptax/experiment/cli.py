@@ -360,6 +360,7 @@ def evaluate_command(args: list[str]) -> None:
 def _to_evaluate(options: EvaluateArgs, run_dir: str) -> Iterator[Trainer]:
     """A run with what it learned, to be evaluated as the options say; closed afterwards."""
     from adaptax.experiment.build import recorded_trainer
+    from adaptax.experiment.evaluator import LEFT_OUT_OF_PROTOCOLS
     from adaptax.experiment.pretrained import run_path
     from adaptax.experiment.run_dir import read_config
 
@@ -370,11 +371,12 @@ def _to_evaluate(options: EvaluateArgs, run_dir: str) -> Iterator[Trainer]:
     protocol |= given
     found = "may not compare with what it was"
     trainer = _load(run_dir, found, ("task_set", "device"), evaluation=protocol)
-    then = read_config(path).get("protocol", {})
-    for name, now in trainer.protocol().items():
-        if name in then.keys() - given.keys() and then[name] != now:
-            text = f"protocol.{name} was {then[name]}, is {now}"
-            warnings.warn(f"{run_dir} {found}: {text}", stacklevel=2)
+    if then := read_config(path).get("protocol"):
+        then = {**LEFT_OUT_OF_PROTOCOLS, **then}
+        for name, now in {**LEFT_OUT_OF_PROTOCOLS, **trainer.protocol()}.items():
+            if name in then.keys() - given.keys() and then[name] != now:
+                text = f"protocol.{name} was {then[name]}, is {now}"
+                warnings.warn(f"{run_dir} {found}: {text}", stacklevel=2)
     try:
         trainer.load(best=options.best)
         yield trainer

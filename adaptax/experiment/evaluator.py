@@ -29,6 +29,8 @@ from adaptax.sampling.size import check_rollout_fits
 DEFAULT_NUM_TASKS = 20
 DEFAULT_NUM_LANES = 20
 """Where a suite has a single task: what an interval is over then."""
+LEFT_OUT_OF_PROTOCOLS = {"num_repeats": 1, "num_exploration_episodes": 1}
+"""What a protocol says nothing of where it changes nothing: runs of before these came have none."""
 STEPS_AN_HOUR = 3600 * 10**6
 """At a million a second, which only the fastest environments take."""
 
@@ -109,7 +111,6 @@ class Evaluator:
             "num_episodes": self._num_episodes(algorithm),
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
-            # Left out where they change nothing: runs of before they came have none.
             **({} if num_repeats == 1 else {"num_repeats": num_repeats}),
             **({} if exploration == 1 else {"num_exploration_episodes": exploration}),
         }

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -37,6 +37,7 @@ from adaptax.core.errors import (
     EnvironmentFault,
     NotFinite,
     check,
+    check_kind,
     one_line,
 )
 from adaptax.core.experience import PyTree
@@ -94,6 +95,7 @@ class Group:
 
         Algorithms that differ only in numbers of their configs are one program all the same.
         """
+        check_kind(config, TrainerConfig, "Group(config, seeds, algorithm, suite)")
         self.config, self.seeds, self.run_dir = config, checked_seeds(seeds), Path(config.run_dir)
         self._folder = self.run_dir.absolute()
         """The same wherever an environment may lead the process."""
@@ -232,6 +234,12 @@ class Group:
     def interrupted(self) -> bool:
         """Whether it was asked to stop before a limit was reached."""
         return self._interrupted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Free all environments."""

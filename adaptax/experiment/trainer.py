@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.registry import ALGORITHMS, find_algorithm
@@ -349,6 +349,12 @@ class Trainer:
             return type(self.algorithm) is find_algorithm(self.algorithm.name).load()[0]
         except ConfigError:
             return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Free all environments."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.experience import PyTree
-
 
 def td_target(
     reward: jax.Array, discount: jax.Array | float, terminated: jax.Array, next_value: jax.Array
@@ -34,13 +32,6 @@ def of_action(q: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
 
 
-def huber(error: jax.Array, delta: float = 1.0) -> jax.Array:
-    """e^2 / 2 within delta of 0, delta (|e| - delta / 2) beyond; same shape (Huber 1964)."""
-    size = jnp.abs(error)
-    quadratic = jnp.minimum(size, delta)
-    return 0.5 * jnp.square(quadratic) + delta * (size - quadratic)
-
-
 def ensemble_loss(q: jax.Array, target: jax.Array) -> jax.Array:
     """Half the sum over an ensemble of the mean squared errors; q [E, B], target [B]."""
     return 0.5 * jnp.sum(jnp.mean(jnp.square(q - target), axis=-1))
@@ -53,8 +44,3 @@ def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: 
     with log alpha in place of alpha as in the authors' code).
     """
     return -log_alpha * jnp.mean(jax.lax.stop_gradient(log_prob) + target_entropy)
-
-
-def averaged(target: PyTree, online: PyTree, tau: float) -> PyTree:
-    """The leaves (1 - tau) * target + tau * online (Polyak and Juditsky 1992)."""
-    return jax.tree.map(lambda old, new: (1.0 - tau) * old + tau * new, target, online)

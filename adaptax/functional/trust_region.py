@@ -55,6 +55,7 @@ class TrustRegion(Hyperparameters):
     """Relative step of the finite differences (garage's own RL2-TRPO example; ProMP too)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "max_kl_step", "cg_iters", "max_backtracks", "base_eps")
         check_not_negative(self, "reg_coeff")
         ratio = self.backtrack_ratio

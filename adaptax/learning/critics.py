@@ -53,7 +53,7 @@ class ValueNetwork:
 
 @dataclass(frozen=True)
 class TwoHotNetwork:
-    """The network gives logits of a distribution over bins of symlog values."""
+    """The network gives logits of a distribution over bins of values."""
 
     bins: jax.Array
     """[K] as `symlog_bins` has them."""

@@ -16,7 +16,7 @@ from adaptax.core.experience import PyTree
 from adaptax.functional.masking import masked_mean, masked_shift_positive, masked_standardize
 from adaptax.functional.returns import discounted_returns, gae
 from adaptax.functional.value_losses import explained_variance, squared_value_loss
-from adaptax.learning.minibatches import Figures, Passes, run_passes
+from adaptax.learning.minibatches import Metrics, Passes, run_passes
 from adaptax.learning.sequences import Batch, Sequences
 from adaptax.networks.actor_critic import has_memory, with_part
 from adaptax.networks.normalizer import EPSILON, Moments, restored, standardized, updated_moments
@@ -167,7 +167,7 @@ def fit_value(
     start: tuple[PyTree, PyTree],
     batch: Batch,
     key: jax.Array,
-) -> tuple[tuple[PyTree, PyTree], Figures]:
+) -> tuple[tuple[PyTree, PyTree], Metrics]:
     """Passes over shuffled minibatches of the value's squared error from the batch's targets.
 
     `start` is (the value's part of the parameters, optimizer's state), and so is the result.
@@ -176,7 +176,7 @@ def fit_value(
     def output(value_params: PyTree, minibatch: Batch) -> jax.Array:
         return minibatch.outputs(network, with_part(params, value_params))[1]
 
-    def loss(value_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Figures]:
+    def loss(value_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Metrics]:
         terms = squared_value_loss(output(value_params, minibatch), minibatch.target)
         mean = 2 * masked_mean(terms, minibatch.valid)
         return mean, {"value_loss": mean}

@@ -17,11 +17,11 @@ from adaptax.core.precision import in_64_bits
 from adaptax.functional.masking import masked_mean
 from adaptax.learning.schedules import Scheduled, falling, is_schedule
 
-Figures = dict[str, jax.Array]
-"""Numbers to report, by name."""
-Loss = Callable[[PyTree, Any], tuple[jax.Array, Figures]]
+Metrics = dict[str, Any]
+"""Figures by name, each a number: of one iteration, of an update, of a loss."""
+Loss = Callable[[PyTree, Any], tuple[jax.Array, Metrics]]
 """(parameters, minibatch) -> (loss, figures)."""
-Stop = Callable[[Figures], jax.Array]
+Stop = Callable[[Metrics], jax.Array]
 """(figures of a minibatch) -> whether to stop."""
 MakeOptimizer = Callable[[Any], optax.GradientTransformation]
 """Makes an optimizer for a learning rate. `descend` hands it all parameters as one vector, so it
@@ -126,7 +126,7 @@ def run_passes(
     *,
     make: MakeOptimizer = ADAM,
     stop: Stop | None = None,
-) -> tuple[tuple[PyTree, PyTree], Figures]:
+) -> tuple[tuple[PyTree, PyTree], Metrics]:
     """(Parameters, optimizer's state) before -> after, and mean figures; `key` shuffles.
 
     `stop` is asked of every minibatch whether to stop for good.
@@ -150,7 +150,7 @@ def descend(
     *,
     live: jax.Array | None = None,
     stop: Stop | None = None,
-) -> tuple[tuple[PyTree, PyTree], Figures]:
+) -> tuple[tuple[PyTree, PyTree], Metrics]:
     """One step on each minibatch: (parameters, optimizer's state) after all, and mean figures.
 
     `batch` has leaves [n, ...], `rows` [K, b] are the indices of each minibatch; where b is n it is
@@ -166,7 +166,7 @@ def descend(
     alike = partial(_are_alike, start[0])
     as_vectors = jax.tree.map(lambda x: ravel_pytree(x)[0] if alike(x) else x, start, is_leaf=alike)
 
-    def loss_of(vector: jax.Array, minibatch: PyTree) -> tuple[jax.Array, Figures]:
+    def loss_of(vector: jax.Array, minibatch: PyTree) -> tuple[jax.Array, Metrics]:
         return loss(params_of(vector), minibatch)
 
     def update(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
@@ -205,7 +205,7 @@ def _unless(made: jax.Array, new: Any, old: Any) -> Any:
 
 def one_step(
     loss: Loss, step: optax.GradientTransformation, now: tuple[PyTree, PyTree], minibatch: PyTree
-) -> tuple[tuple[PyTree, PyTree], Figures]:
+) -> tuple[tuple[PyTree, PyTree], Metrics]:
     """(Parameters, optimizer's state) after one step down the loss on a minibatch, and figures."""
     params, opt_state = now
     grads, figures = jax.grad(loss, has_aux=True)(params, minibatch)

@@ -62,6 +62,7 @@ class ProcessorConfig(Hyperparameters):
     ProMP. DiCE objectives ignore it."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_unit(self, "discount", "gae_lambda")
 
 

@@ -59,7 +59,7 @@ def falling(
     return lr if config.lr_schedule == "constant" else rate
 
 
-def share_left(schedule: Schedule, num_passes: jax.Array, num_steps: int | None) -> Any:
+def share_left(schedule: Schedule, num_passes: jax.Array, length: int | None) -> Any:
     """What is left of a value after k passes of a schedule of K: with x = k / K, in [0, 1].
 
     1 if it is constant, max(1 - x, 0) if `linear`, (1 + cos(pi min(x, 1))) / 2 if `cosine`
@@ -70,9 +70,9 @@ def share_left(schedule: Schedule, num_passes: jax.Array, num_steps: int | None)
         return schedule(num_passes)
     if schedule == "constant":
         return jnp.ones(jnp.shape(num_passes))
-    if num_steps is None:
+    if length is None:
         raise ConfigError("a schedule over the run needs a Trainer, or lr_schedule_steps")
-    progress = num_passes / num_steps
+    progress = num_passes / length
     if schedule == "linear":
         return jnp.maximum(1.0 - progress, 0.0)
     if schedule == "cosine":

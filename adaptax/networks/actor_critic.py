@@ -55,9 +55,9 @@ class Tower(nn.Module):
 def value_layer(num_bins: int | None) -> tuple[int, float]:
     """Outputs of a value's last layer, and its first weights' gain.
 
-    One number, or the logits of bins, at first nearly equal: the value begins near 0.
+    One number, or the logits of bins, all 0 at first: the value begins at 0.
     """
-    return (1, 1.0) if num_bins is None else (num_bins, 0.01)
+    return (1, 1.0) if num_bins is None else (num_bins, 0.0)
 
 
 class ValueHead(nn.Module):

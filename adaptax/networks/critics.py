@@ -38,11 +38,15 @@ class ActionValues(nn.Module):
     hidden_sizes: tuple[int, ...]
     num_actions: int
     picture: Picture | None = None
+    begins_at_zero: bool = False
+    """Whether all values are 0 at first."""
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
         """Values."""
-        return linear(self.num_actions)(hidden(self.hidden_sizes, self.picture, obs))
+        last = nn.initializers.zeros if self.begins_at_zero else UNIFORM
+        x = hidden(self.hidden_sizes, self.picture, obs)
+        return nn.Dense(self.num_actions, kernel_init=last)(x)
 
 
 class Critic(nn.Module):

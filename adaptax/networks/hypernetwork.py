@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_positive, check_types
 from adaptax.core.errors import check
 from adaptax.core.spec import EnvSpec
 from adaptax.networks.actor_critic import value_layer
@@ -40,6 +40,7 @@ class HeadsConfig:
     Bias-HyperInit); or with Kaiming's weights (`kaiming`)."""
 
     def __post_init__(self) -> None:
+        check_types(self, "heads")
         check_positive(self, "hidden_sizes")
 
 

@@ -10,10 +10,13 @@ from toys import point_suite
 import adaptax
 from adaptax.algorithms.base import Algorithm, check_finite
 from adaptax.algorithms.program import means
+from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.errors import ConfigError, NotFinite
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.experiment.build import make_algorithm
+from adaptax.networks.hypernetwork import HeadsConfig
+from adaptax.networks.memory import MemoryConfig
 
 SPEC = EnvSpec(2, Continuous(1), horizon=3)
 
@@ -202,3 +205,33 @@ def test_settings_that_no_task_count_fits_are_refused():
         Plain(Settings(num_tasks=3), replace(SPEC, num_classes=2))
     with pytest.raises(ConfigError, match="factor"):
         Plain(Settings(factor=float("nan")), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("ppo", {"memory": "gru"}, "PPOConfig.memory: expected a MemoryConfig, not 'gru'"),
+        ("rl2-ppo", {"heads": "state"}, "RL2PPOConfig.heads: expected a HeadsConfig, not 'state'"),
+        ("pearl", {"hidden_sizes": 300}, "PEARLConfig.hidden_sizes: expected a list, not 300"),
+        ("ppo", {"num_tasks": None}, "PPOConfig.num_tasks: expected int, not None"),
+        ("ppo", {"num_lanes": 8.5}, "PPOConfig.num_lanes: expected int, not 8.5"),
+        ("cem", {"elite_fraction": None}, "CEMConfig.elite_fraction: expected float, not None"),
+        ("svpg", {"particle": 3}, "SVPGConfig.particle: expected an A2CConfig, not 3"),
+    ],
+)
+def test_a_config_made_directly_says_which_value_is_of_another_type(algorithm, settings, message):
+    """Before anything is computed with it."""
+    _, kind = find_algorithm(algorithm).load()
+    with pytest.raises(ConfigError) as refused:
+        kind(**settings)
+    assert str(refused.value) == message
+
+
+def test_memories_and_heads_made_directly_are_of_the_types_of_their_fields():
+    for make, message in (
+        (lambda: MemoryConfig(size=2.5), "memory.size: expected int, not 2.5"),
+        (lambda: HeadsConfig(hidden_sizes=8), "heads.hidden_sizes: expected a list, not 8"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            make()
+        assert str(refused.value) == message

@@ -181,7 +181,7 @@ def test_small_gradients_move_parameters_as_far_as_large_ones():
         ({"tau": 0.0}, r"tau must lie in \(0, 1\], not 0.0"),
         ({"tau": 1.1}, r"tau must lie in \(0, 1\], not 1.1"),
         ({"num_updates": 0}, "num_updates must be greater than 0 or 'auto', not 0"),
-        ({"num_updates": "all"}, "num_updates must be greater than 0 or 'auto', not 'all'"),
+        ({"num_updates": "all"}, "num_updates: expected int or 'auto', not 'all'"),
         ({"n_step": 300}, "n_step must be less than 256, not 300"),
         ({"num_lanes": 3, "num_tasks": 2}, "num_lanes 3 must be a multiple of num_tasks 2"),
         ({"batch_size": 0}, "batch_size must be greater than 0, not 0"),

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig, _Visit
+from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig, _mean_return, _Visit
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
@@ -530,6 +530,16 @@ def test_a_task_whose_episodes_are_short_costs_the_others_nothing():
     data = algorithm.collect(state, ChangingSampler(suite, short))
     assert [valid.shape[:2] for valid in played] == [(2, 3), (1, 8), (1, 1)]
     np.testing.assert_array_equal(np.asarray(data.steps.valid).sum((1, 2)), [60, 60])
+
+
+def test_the_return_that_is_told_is_of_each_tasks_last_episodes():
+    """The third task is in no round but the first, the second in no lane but one of the second."""
+    reward = jnp.arange(12.0).reshape(3, 2, 2)
+    valid = jnp.zeros((3, 2, 2), bool).at[:2].set(True).at[1, 1].set(False).at[1, 0, 1].set(False)
+    rounds = [SimpleNamespace(reward=-reward, valid=jnp.ones((3, 2, 2), bool))]
+    assert _mean_return(rounds) == pytest.approx(-11.0)
+    rounds.append(SimpleNamespace(reward=reward, valid=valid))
+    assert _mean_return(rounds) == pytest.approx((3.0 + 4.0 - 19.0) / 3)
 
 
 def test_a_task_that_lacks_little_gets_no_more_than_it_lacks():

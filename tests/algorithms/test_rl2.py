@@ -151,13 +151,12 @@ class SlowUpdate:
         if self.config.critic != "two_hot":
             return output
         shares = np.exp(output) / np.exp(output).sum(-1, keepdims=True)
-        mean = sum(shares[..., k] * b for k, b in enumerate(self.bins()))
-        return np.sign(mean) * np.expm1(np.abs(mean))
+        return sum(shares[..., k] * b for k, b in enumerate(self.bins()))
 
     def bins(self) -> np.ndarray:
-        """Places of bins on the scale of symlog."""
-        end = np.log1p(self.config.max_return)
-        return np.array([end * (2 * k / 6 - 1) for k in range(7)])
+        """Returns that the bins stand for, equally far apart on the scale of symlog."""
+        places = np.array([np.log1p(self.config.max_return) * (2 * k / 6 - 1) for k in range(7)])
+        return np.sign(places) * np.expm1(np.abs(places))
 
     def errors(self, output: jax.Array, target: np.ndarray, old: np.ndarray) -> Any:
         """What the value learns from at each step."""
@@ -165,9 +164,9 @@ class SlowUpdate:
         if config.critic == "linear":
             return 0.0
         if config.critic == "two_hot":
-            scaled, bins = np.sign(target) * np.log1p(np.abs(target)), self.bins()
-            above = np.clip(np.searchsorted(bins, scaled), 1, 6)
-            share = np.clip((scaled - bins[above - 1]) / (bins[above] - bins[above - 1]), 0, 1)
+            bins = self.bins()
+            above = np.clip(np.searchsorted(bins, target), 1, 6)
+            share = np.clip((target - bins[above - 1]) / (bins[above] - bins[above - 1]), 0, 1)
             weights = np.eye(7)[above] * share[..., None]
             weights += np.eye(7)[above - 1] * (1 - share[..., None])
             log_p = output - jnp.log(jnp.sum(jnp.exp(output), -1, keepdims=True))

@@ -137,7 +137,8 @@ class Slow:
         self.algorithm, self.config = algorithm, algorithm.config
         self.space, self.nets = algorithm.spec.action, algorithm.networks
         self.learner, self.rollout = learner, rollout
-        self.bins = np.linspace(-1, 1, 7) * np.log(21.0)
+        places = np.linspace(-1, 1, 7) * np.log(21.0)
+        self.bins = np.sign(places) * np.expm1(np.abs(places))
         self.temperature = float(jnp.exp(learner.params["log_temperature"]))
         nets = self.nets.encoder, self.nets.policy, self.nets.critics
         self.encode, self.act, self.judge = (jax.jit(net.apply) for net in nets)
@@ -156,8 +157,7 @@ class Slow:
         if self.config.critic == "squared_error":
             return float(outputs[0])
         p = np.exp(outputs - np.max(outputs))
-        mean = float(p @ self.bins / p.sum())
-        return float(np.sign(mean) * (np.exp(abs(mean)) - 1))
+        return float(p @ self.bins / p.sum())
 
     def outputs(self, critics, features, action) -> list:
         """Of both critics for one action."""
@@ -226,9 +226,8 @@ class Slow:
     def error(self, outputs, y) -> float:
         if self.config.critic == "squared_error":
             return 0.5 * float(outputs[0] - y) ** 2
-        place = np.sign(y) * np.log1p(abs(y))
-        above = int(np.clip(np.searchsorted(self.bins, place), 1, 6))
-        share = np.clip((place - self.bins[above - 1]) / (self.bins[1] - self.bins[0]), 0, 1)
+        above, bins = int(np.clip(np.searchsorted(self.bins, y), 1, 6)), self.bins
+        share = np.clip((y - bins[above - 1]) / (bins[above] - bins[above - 1]), 0, 1)
         log_p = np.asarray(outputs, float) - np.log(np.sum(np.exp(np.asarray(outputs, float))))
         return -float((1 - share) * log_p[above - 1] + share * log_p[above])
 

@@ -127,7 +127,7 @@ def test_a_wrong_value_is_named_with_its_place(data, message):
         ({"sizes": (8.0,)}, "run.sizes: expected int, not 8.0"),
         ({"name": Path("a")}, f"run.name: expected str, not {Path('a')!r}"),
         ({"mode": "slow"}, "run.mode: 'slow' is not one of ('fast', 'exact')"),
-        ({"inner": {"rate": 0.5}}, "run.inner: expected Inner, not {'rate': 0.5}"),
+        ({"inner": {"rate": 0.5}}, "run.inner: expected an Inner, not {'rate': 0.5}"),
         ({"inner": Inner(True)}, "run.inner.rate: expected float, not True"),
         ({"count": np.int64(5)}, "run.count: expected int, not np.int64(5)"),
         ({"sizes": (np.int64(5),)}, "run.sizes: expected tuple, not (np.int64(5),)"),

@@ -54,6 +54,7 @@ def test_numpys_integers_can_be_written_down():
     ("settings", "message"),
     [
         ({"info_names": "velocity"}, "info_names must be several names, not 'velocity'"),
+        ({"info_names": 3}, "info_names must be several names, not 3"),
         ({"picture": 3}, r"picture must be \(height, width, channels\), not 3"),
         ({"picture": (2, 2)}, r"picture must be \(height, width, channels\)"),
         ({"picture": (2, 2, 2)}, "have not 4 numbers"),

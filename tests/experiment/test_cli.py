@@ -527,7 +527,8 @@ def test_evaluate_tells_what_its_figures_depend_on_and_warns_where_that_differs(
     shutil.copytree("run", run)
     config = run / "config.json"
     recorded = json.loads(config.read_text())
-    recorded |= {"protocol": {**recorded["protocol"], "num_lanes": 7}, "device": "gpu (H200)"}
+    protocol = {**recorded["protocol"], "num_lanes": 7, "num_repeats": 10}
+    recorded |= {"protocol": protocol, "device": "gpu (H200)"}
     config.write_text(json.dumps(recorded))
     cli.main(["evaluate", str(run), "--json", "--num-tasks", "2"])
     out, err = capsys.readouterr()
@@ -536,6 +537,7 @@ def test_evaluate_tells_what_its_figures_depend_on_and_warns_where_that_differs(
     assert {"task_set", "versions", "device", "seed"} <= report.keys()
     assert "may not compare with what it was: device was gpu (H200), is cpu" in err
     assert "protocol.num_lanes was 7, is 1" in err
+    assert "protocol.num_repeats was 10, is 1" in err  # whose figure is left out now
     assert "num_tasks was" not in err  # that was asked for
 
 

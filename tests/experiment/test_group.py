@@ -12,6 +12,7 @@ import time
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -811,6 +812,23 @@ def test_a_fault_of_one_seed_is_no_second_iteration_of_another(tmp_path, monkeyp
     for member in runs.members:
         steps = [row["num_steps"] for row in read_rows(member.run_dir / "progress.jsonl")]
         assert np.all(np.diff(steps) == steps[0])
+
+
+@pytest.mark.parametrize("kind", ["trainer", "group"])
+def test_leaving_a_with_statement_closes_environments_also_where_training_fails(tmp_path, kind):
+    runs = group(tmp_path, num_iterations=1)
+    member = runs.members[0]
+    member.sampler.close = Mock()
+    with pytest.raises(ZeroDivisionError), member if kind == "trainer" else runs as entered:
+        assert entered is (member if kind == "trainer" else runs)
+        raise ZeroDivisionError
+    member.sampler.close.assert_called_once_with()
+
+
+def test_a_group_of_no_config_is_refused(tmp_path):
+    member = group(tmp_path).members[0]
+    with pytest.raises(ConfigError, match=r"Group\(config, seeds, .*\) takes a TrainerConfig, not"):
+        Group(None, [0], member.algorithm, member.suite)
 
 
 def test_a_group_that_was_closed_goes_on(tmp_path):

@@ -26,18 +26,18 @@ def test_symlog_is_a_logarithm_on_either_side_of_zero_and_symexp_undoes_it():
 
 
 def test_bins_are_equally_far_apart_from_the_largest_return_to_its_negative():
-    np.testing.assert_allclose(np.diff(BINS), 2 * np.log(1001) / 6, rtol=1e-5)
-    np.testing.assert_allclose(np.asarray(symexp(jnp.array(BINS)))[[0, 3, 6]], [-1e3, 0, 1e3], 1e-4)
+    np.testing.assert_allclose(np.diff(symlog(jnp.array(BINS))), 2 * np.log(1001) / 6, rtol=1e-5)
+    np.testing.assert_allclose(BINS[[0, 3, 6]], [-1e3, 0, 1e3], rtol=1e-4)
 
 
 def slow_two_hot(x):
     """Weights of one number, by a search for the bins next to it."""
-    y, weights = np.sign(x) * np.log1p(abs(x)), np.zeros(7)
-    if y <= BINS[0] or y >= BINS[-1]:
-        weights[0 if y <= BINS[0] else -1] = 1.0
+    weights = np.zeros(7)
+    if x <= BINS[0] or x >= BINS[-1]:
+        weights[0 if x <= BINS[0] else -1] = 1.0
         return weights
-    above = int(np.searchsorted(BINS, y, side="right"))
-    share = (y - BINS[above - 1]) / (BINS[above] - BINS[above - 1])
+    above = int(np.searchsorted(BINS, x, side="right"))
+    share = (x - BINS[above - 1]) / (BINS[above] - BINS[above - 1])
     weights[above - 1], weights[above] = 1 - share, share
     return weights
 
@@ -53,7 +53,19 @@ def test_a_number_within_the_bins_comes_back():
     inside = NUMBERS[(NUMBERS > -1e3) & (NUMBERS < 1e3)]
     weights = two_hot(jnp.array(inside), jnp.array(BINS))
     found = two_hot_value(jnp.log(jnp.maximum(weights, 1e-30)), jnp.array(BINS))
-    np.testing.assert_allclose(found, inside, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found, inside, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("returns", [[0, 1000], [-100, 110], [90, 110], [0, 0, 0, 0, 0, 0, 5]])
+def test_what_minimises_the_loss_stands_for_the_mean_of_returns_that_vary(returns):
+    bins = symlog_bins(101, 1e4)
+    weights = jnp.mean(two_hot(jnp.array(returns, float), bins), axis=0)
+    found = two_hot_value(jnp.log(jnp.maximum(weights, 1e-30)), bins)
+    np.testing.assert_allclose(found, np.mean(returns), rtol=1e-4)
+
+
+def test_logits_that_are_alike_stand_for_nothing_whatever_the_bins():
+    assert two_hot_value(jnp.full(101, 0.3), symlog_bins(101, 1e4)) == 0.0
 
 
 def test_the_loss_is_the_cross_entropy_and_is_least_at_the_two_hot():

@@ -249,8 +249,7 @@ def task_step(
         if config.inner_objective == "log_likelihood":
             terms = policy_gradient_loss(log_prob, samples.credit)
         else:
-            given = samples.log_prob, samples.credit, samples.valid
-            terms = likelihood_ratio_loss(log_prob, *given)
+            terms = likelihood_ratio_loss(log_prob, samples.log_prob, samples.credit, samples.valid)
         return masked_mean(terms.reshape(-1), samples.valid.reshape(-1)), distribution
 
     step_sizes = params.get("inner_lr")

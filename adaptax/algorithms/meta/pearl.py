@@ -34,10 +34,8 @@ from adaptax.core.experience import PyTree, Rollout, Transitions
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import Continuous, EnvSpec
 from adaptax.functional.belief import Belief, prior
-from adaptax.functional.masking import masked_mean
-from adaptax.functional.q_learning import averaged, ensemble_loss, td_target
+from adaptax.functional.q_learning import ensemble_loss, td_target
 from adaptax.learning.context import bare, context_tokens, in_a_row, joined
-from adaptax.learning.minibatches import Figures
 from adaptax.learning.replay import (
     Replay,
     ReplayConfig,
@@ -163,6 +161,7 @@ class PEARLConfig(Hyperparameters):
     """Weight of the squared norm of actions before tanh."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_train_tasks", "meta_batch_size", "num_initial_steps")
         check_positive(self, "update_post_train", "num_updates", "num_update_tasks", "batch_size")
         check_positive(self, "context_size", "context_minibatch_size", "latent_size")
@@ -362,7 +361,7 @@ class PEARL(Algorithm[State, Data]):
         extra = config.num_extra_posterior_steps
         after, _ = visit.phase(context, extra, infer_keys[1], for_context=False)
         rollouts = [*before, *within, *after]
-        returns = jnp.stack([_mean_return(rollouts[0]), _mean_return(rollouts[-1])])
+        returns = jnp.array([_mean_return(rollouts[:1]), _mean_return(rollouts)], jnp.float32)
         steps = joined(rollouts, self.spec.horizon)
         return Data(steps, jnp.asarray(rings), context, returns, learn=True)
 
@@ -372,7 +371,7 @@ class PEARL(Algorithm[State, Data]):
         replay = add(state.replay, data.steps, data.rings)
         key, rings_key = jax.random.split(state.key)
 
-        def step(learner: LearnerState, rings: jax.Array) -> tuple[LearnerState, Figures]:
+        def step(learner: LearnerState, rings: jax.Array) -> tuple[LearnerState, Metrics]:
             key, *keys = jax.random.split(learner.key, 4)
             num, rings = len(rings), rings[:, None]
             batch = sample(replay, keys[0], (num, config.batch_size), rings)
@@ -391,7 +390,7 @@ class PEARL(Algorithm[State, Data]):
 
     def gradient_step(
         self, learner: LearnerState, batch: Transitions, context: Transitions, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One step on M tasks, their minibatches [M, B, ...] and contexts [M, C, ...]."""
         config, critics = self.config, self.networks.critics
         z_key, next_key, action_key = jax.random.split(key, 3)
@@ -417,7 +416,7 @@ class PEARL(Algorithm[State, Data]):
             figures = {"policy_loss": loss, "entropy": -jnp.mean(log_prob)}
             return loss + self._policy_penalty(distribution, u), (q - log_prob, figures)
 
-        def value_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        def value_loss(params: PyTree) -> tuple[jax.Array, Metrics]:
             assert self.networks.value is not None
             value = self.networks.value.apply(params["value"], batch.obs, z)
             loss = jnp.mean(jnp.square(value - soft_value))
@@ -434,7 +433,7 @@ class PEARL(Algorithm[State, Data]):
         elif config.learn_temperature:
             adams = self._optimizers("log_temperature")
             learner, figures = with_temperature(learner, figures, self.target_entropy, adams)
-        target = averaged(learner.target, learner.params[self._lagging], config.tau)
+        target = optax.incremental_update(learner.params[self._lagging], learner.target, config.tau)
         return replace(learner, target=target), figures
 
     def actor(self, state: State, *, deterministic: bool = False) -> Actor:
@@ -605,10 +604,18 @@ def _among(rollout: Rollout, members: np.ndarray, num: int) -> Rollout:
     )
 
 
-def _mean_return(rollout: Rollout) -> jax.Array:
-    """Mean over lanes of whole episodes, one in each that was played."""
-    returns = jnp.sum(rollout.reward, axis=2, where=rollout.valid)
-    return masked_mean(returns, rollout.valid.any(2))
+def _mean_return(rollouts: Sequence[Rollout]) -> float:
+    """Mean over tasks of each one's last episodes: those of the last rollout that it is in.
+
+    Later rollouts leave out tasks that have steps enough.
+    """
+    last: dict[int, float] = {}
+    for rollout in rollouts:
+        returns = np.where(rollout.valid, rollout.reward, 0.0).sum(2)
+        for task, lanes in enumerate(np.asarray(rollout.valid[..., 0])):
+            if lanes.any():
+                last[task] = returns[task, lanes].mean()
+    return float(np.mean(list(last.values())))
 
 
 _add = jax.jit(add)

@@ -144,8 +144,9 @@ class ProMP(Algorithm[State, Data]):
         stages, before = batch
         after, last = unroll(self.config, self.networks, params, stages), stages[-1]
         log_prob = after[-1].log_prob(last.action)
-        given = last.log_prob, last.credit, state.clip_range, last.valid
-        terms = clipped_ratio_loss(log_prob, *given)
+        terms = clipped_ratio_loss(
+            log_prob, last.log_prob, last.credit, state.clip_range, last.valid
+        )
         policy_loss = task_mean(terms, last.valid)
         penalty = jnp.mean(state.kl_coeff * mean_kls(before[:-1], after[:-1], stages[:-1]))
         total = policy_loss + penalty + exploration_loss(self.config, stages, after)
@@ -186,5 +187,5 @@ class ProMP(Algorithm[State, Data]):
         self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
     ) -> Actor:
         """One inner step further, on the last rollout."""
-        where = self.config, self.networks, self.spec.horizon
-        return adapted_actor(*where, state, actor, history, deterministic)
+        config, policy, horizon = self.config, self.networks, self.spec.horizon
+        return adapted_actor(config, policy, horizon, state, actor, history, deterministic)

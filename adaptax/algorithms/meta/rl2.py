@@ -140,6 +140,7 @@ class RL2Config(Hyperparameters):
         return self.num_epochs
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "meta_batch_size", "num_episodes", "lr", "num_epochs")
         check_positive(self, "num_trial_steps", "num_bptt_steps")
         check_positive(self, "num_minibatches", "hidden_sizes", "init_std", "lr_schedule_steps")

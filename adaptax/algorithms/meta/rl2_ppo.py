@@ -21,7 +21,7 @@ from adaptax.core.experience import Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.two_hot import symlog_bins
 from adaptax.learning.critics import LinearBaseline, TwoHotNetwork, ValueSource
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.sequences import Sequences
 from adaptax.networks.actor_critic import checked_actor_critic
 from adaptax.sampling.actors import Actor
@@ -38,7 +38,7 @@ class RL2PPOConfig(RL2Config):
     """Weight of the value's loss, half the squared error or what the critic's is."""
     critic: Literal["squared_error", "two_hot", "linear"] = "squared_error"
     """Where values come from: the network, by its squared error; by cross-entropy, as a
-    distribution over bins of symlog returns; or a linear fit to each iteration's returns."""
+    distribution over bins of returns; or a linear fit to each iteration's returns."""
     num_bins: int = 101
     """Bins of a `two_hot` critic."""
     max_return: float = 10_000.0
@@ -82,7 +82,7 @@ def critic_of(config: RL2PPOConfig) -> ValueSource:
 
 def learn(
     config: RL2PPOConfig, network: Any, state: State, sequences: Sequences
-) -> tuple[State, Figures]:
+) -> tuple[State, Metrics]:
     """The state after passes of PPO over trials, and their figures."""
     critic = critic_of(config)
     loss_of = partial(

@@ -4,7 +4,7 @@ Ni et al. 2022, "Recurrent model-free RL can be a strong baseline for many POMDP
 2110.05038). A trial, several episodes on one task, is one sequence that the memory runs through
 from its start; policy and critics are functions of what is remembered. Every gradient step is on
 whole trials of the past, each of which is learned from many times. By choice critics are
-distributions over symlog returns, whose errors are alike whatever a task pays (Grigsby et al. 2024,
+distributions over returns, whose errors are alike whatever a task pays (Grigsby et al. 2024,
 AMAGO-2, arXiv 2411.11188).
 """
 
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from adaptax.algorithms.base import Algorithm, Metrics
 from adaptax.algorithms.meta import rl2
@@ -40,11 +41,10 @@ from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec, MultiDiscrete
 from adaptax.functional.distributions import Categorical
 from adaptax.functional.masking import masked_mean
-from adaptax.functional.q_learning import averaged, td_target
+from adaptax.functional.q_learning import td_target
 from adaptax.functional.returns import last_valid
 from adaptax.functional.two_hot import symlog_bins, two_hot_loss, two_hot_value
 from adaptax.learning.context import bare
-from adaptax.learning.minibatches import Figures
 from adaptax.learning.replay import Replay, draw_rings
 from adaptax.learning.schedules import Schedule
 from adaptax.learning.trials import make_trials, read_trials, with_trials
@@ -91,8 +91,8 @@ class RL2SACConfig(Hyperparameters):
     head_hidden_sizes: tuple[int, ...] = (128, 128)
     """Hidden layers of policy and critics behind the memory."""
     critic: Literal["squared_error", "two_hot"] = "squared_error"
-    """What critics learn: the value by its squared error, or a distribution over bins of symlog
-    returns by cross-entropy, whose errors are alike whatever a task pays."""
+    """What critics learn: the value by its squared error, or a distribution over bins of returns by
+    cross-entropy, whose errors are alike whatever a task pays."""
     num_bins: int = 101
     """Bins of a `two_hot` critic."""
     max_return: float = 10_000.0
@@ -122,6 +122,7 @@ class RL2SACConfig(Hyperparameters):
     """Bound on the norm of the gradients of each network."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "meta_batch_size", "num_episodes", "num_trial_steps")
         check_positive(self, "num_initial_trials")
         check_positive(self, "buffer_size", "num_updates", "batch_size", "hidden_sizes")
@@ -168,12 +169,15 @@ class Networks:
 def default_networks(config: RL2SACConfig, spec: EnvSpec) -> Networks:
     """The networks that the config describes."""
     memory = config.memory.make(rl2.remembered_steps(config, spec))
-    num = config.num_bins if config.critic == "two_hot" else 1
+    two_hot = config.critic == "two_hot"  # whose logits stand for 0 where they are alike
+    num = config.num_bins if two_hot else 1
     num *= spec.action.size if isinstance(spec.action, Discrete) else 1
     return Networks(
         encoder=RecurrentFeatures(ReluTorso(config.hidden_sizes, spec.picture), memory),
         policy=StochasticPolicy(config.head_hidden_sizes, spec.action),
-        critics=ensemble(ActionValues, NUM_CRITICS)(config.head_hidden_sizes, num),
+        critics=ensemble(ActionValues, NUM_CRITICS)(
+            config.head_hidden_sizes, num, begins_at_zero=two_hot
+        ),
     )
 
 
@@ -286,7 +290,7 @@ class RL2SAC(Algorithm[State, Rollout]):
 
         def step(
             learner: LearnerState, rings_key: jax.Array, key: jax.Array
-        ) -> tuple[LearnerState, Figures]:
+        ) -> tuple[LearnerState, Metrics]:
             rings = draw_rings(trials, rings_key, (self.config.batch_size,))
             return self.gradient_step(learner, self.minibatch(trials, rings), key)
 
@@ -299,7 +303,7 @@ class RL2SAC(Algorithm[State, Rollout]):
 
     def gradient_step(
         self, learner: LearnerState, trials: Trials, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One gradient step each of critics, policy and, if it is learned, temperature.
 
         Critics and policy use the temperature from before the step.
@@ -308,7 +312,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         target_key, policy_key = jax.random.split(key)
         target = self.targets(learner, trials, target_key)
 
-        def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Metrics]:
             features = self._features(params["critic_encoder"], trials.inputs[:, :-1])
             outputs = self._outputs(params["critics"], features, trials.action)
             errors = jnp.sum(self._errors(outputs, target), axis=0)
@@ -322,7 +326,7 @@ class RL2SAC(Algorithm[State, Rollout]):
         params = learner.params
         critic_features = self._features(params["critic_encoder"], trials.inputs[:, :-1])
 
-        def policy_loss(own: PyTree) -> tuple[jax.Array, Figures]:
+        def policy_loss(own: PyTree) -> tuple[jax.Array, Metrics]:
             features = critic_features
             if self.config.encoders == "separate":
                 features = self._features(own["policy_encoder"], trials.inputs[:, :-1])
@@ -340,7 +344,8 @@ class RL2SAC(Algorithm[State, Rollout]):
             adams = self._optimizers("log_temperature")
             learner, figures = with_temperature(learner, figures, self.target_entropy, adams)
         online = {name: learner.params[name] for name in learner.target}
-        return replace(learner, target=averaged(learner.target, online, self.config.tau)), figures
+        target = optax.incremental_update(online, learner.target, self.config.tau)
+        return replace(learner, target=target), figures
 
     def targets(self, learner: LearnerState, trials: Trials, key: jax.Array) -> jax.Array:
         """What critics learn at every step [B, T]: r + discount * V of what is seen next.

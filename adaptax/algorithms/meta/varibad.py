@@ -29,7 +29,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import DiagonalGaussian
 from adaptax.functional.elbo import decoding_errors, divergences
 from adaptax.functional.masking import masked_mean
-from adaptax.learning.minibatches import ADAM, Figures, one_step, optimizer
+from adaptax.learning.minibatches import ADAM, one_step, optimizer
 from adaptax.learning.replay import Replay, draw_rings
 from adaptax.learning.trials import make_trials, read_trials, with_trials
 from adaptax.networks.actor_critic import (
@@ -275,20 +275,20 @@ class VariBAD(Algorithm[State, Rollout]):
         returns = rl2.trial_returns(data, self.trained_episodes)
         return state, returns | policy_figures | model_figures
 
-    def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Figures]:
+    def _improved_policy(self, state: family.State, data: Rollout) -> tuple[family.State, Metrics]:
         """PPO passes, each trial as one episode unless `cut_at_termination` cuts it."""
         config, network = self.config, self.network
         state = rl2.with_reward_moments(state, data)
         sequences = rl2.sequences_of(config, network, self.spec, state, data, transitions=True)
         return rl2_ppo.learn(config, network, state, sequences)
 
-    def _improved_model(self, state: State) -> tuple[State, Figures]:
+    def _improved_model(self, state: State) -> tuple[State, Metrics]:
         """Gradient steps of encoder and decoders, each on trials drawn from all that are kept."""
         config, policy = self.config, state.policy
         key, elbo_key = jax.random.split(policy.key)
         moments = policy.moments.get("obs")
 
-        def loss(params: PyTree, key: jax.Array) -> tuple[jax.Array, Figures]:
+        def loss(params: PyTree, key: jax.Array) -> tuple[jax.Array, Metrics]:
             rings_key, draw_key = jax.random.split(key)
             rings = draw_rings(state.trials, rings_key, (config.elbo_batch_size,))
             return self.elbo_loss(params, self.minibatch(state.trials, rings, moments), draw_key)
@@ -305,7 +305,7 @@ class VariBAD(Algorithm[State, Rollout]):
 
     def elbo_loss(
         self, params: tuple[PyTree, PyTree], trials: Trials, key: jax.Array
-    ) -> tuple[jax.Array, Figures]:
+    ) -> tuple[jax.Array, Metrics]:
         """Minus the mean ELBO_t over trials and t = 0, ..., T (equations 8 to 10), and its terms.
 
         `params` are (the encoder's, the decoders'). Reconstruction is averaged over

@@ -87,8 +87,8 @@ class VPGMAML(Algorithm[State, Data]):
         self, state: State, actor: Actor, history: Sequence[Rollout], *, deterministic: bool = False
     ) -> Actor:
         """One inner step further, on the last rollout."""
-        where = self.config, self.networks, self.spec.horizon
-        return adapted_actor(*where, state, actor, history, deterministic)
+        config, policy, horizon = self.config, self.networks, self.spec.horizon
+        return adapted_actor(config, policy, horizon, state, actor, history, deterministic)
 
 
 def loss(distribution: Distribution, samples: Samples) -> jax.Array:

@@ -31,7 +31,6 @@ from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.functional.q_learning import ensemble_loss, td_target
-from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import Critic, DeterministicPolicy, ensemble
 from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
@@ -86,17 +85,17 @@ class DDPG(Algorithm[State, Data]):
 
     def gradient_step(
         self, learner: LearnerState, batch: Transitions, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One step of the critic, then of the policy."""
         networks, adam, lagging = self.networks, off_policy_optimizer(self.config), learner.target
         next_action = networks.policy.apply(lagging["policy"], batch.next_obs)
         next_q = networks.critics.apply(lagging["critics"], batch.next_obs, next_action)
         target = td_target(batch.reward, batch.discount, batch.terminated, jnp.min(next_q, axis=0))
 
-        def critics(params: PyTree) -> tuple[jax.Array, Figures]:
+        def critics(params: PyTree) -> tuple[jax.Array, Metrics]:
             return critic_loss(networks, params["critics"], batch, target)
 
-        def policy(params: PyTree) -> tuple[jax.Array, Figures]:
+        def policy(params: PyTree) -> tuple[jax.Array, Metrics]:
             return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
 
         learner, figures = descended(learner, critics, {"critics": adam})
@@ -155,7 +154,7 @@ def acting(networks: Networks, state: State, noise_std: float) -> Actor:
 
 def critic_loss(
     networks: Networks, critics: PyTree, batch: Transitions, target: jax.Array
-) -> tuple[jax.Array, Figures]:
+) -> tuple[jax.Array, Metrics]:
     """Half the sum over critics of their mean squared errors."""
     q = networks.critics.apply(critics, batch.obs, batch.action)
     loss = ensemble_loss(q, target)
@@ -164,7 +163,7 @@ def critic_loss(
 
 def policy_loss(
     networks: Networks, policy: PyTree, critics: PyTree, obs: jax.Array
-) -> tuple[jax.Array, Figures]:
+) -> tuple[jax.Array, Metrics]:
     """Minus the first critic's value of what the policy does."""
     action = networks.policy.apply(policy, obs)
     loss = -jnp.mean(networks.critics.apply(critics, obs, action)[0])

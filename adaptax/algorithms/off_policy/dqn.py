@@ -34,8 +34,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import Discrete, EnvSpec
-from adaptax.functional.q_learning import huber, of_action, td_target
-from adaptax.learning.minibatches import Figures
+from adaptax.functional.q_learning import of_action, td_target
 from adaptax.networks.critics import ActionValues
 from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor
@@ -128,7 +127,7 @@ class DQN(Algorithm[State, Data]):
 
     def gradient_step(
         self, learner: LearnerState, batch: Transitions, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One step on the value of the action that was taken."""
         values = self.networks.apply
         next_q = values(learner.target, batch.next_obs)
@@ -136,9 +135,9 @@ class DQN(Algorithm[State, Data]):
         next_value = of_action(next_q, jnp.argmax(chooser, axis=-1))
         target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
-        def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Metrics]:
             q = of_action(values(params["q"], batch.obs), batch.action)
-            loss = jnp.mean(huber(q - target))
+            loss = jnp.mean(optax.huber_loss(q, target))
             return loss, {"critic_loss": loss, "q": jnp.mean(q)}
 
         learner, figures = descended(learner, critic_loss, self._optimizers)

@@ -20,10 +20,9 @@ from adaptax.core.experience import Array, PyTree, Rollout, Transitions, select
 from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.core.spec import ActionSpace, Discrete, EnvSpec
 from adaptax.functional.masking import anywhere
-from adaptax.functional.q_learning import averaged
 from adaptax.learning import minibatches
 from adaptax.learning.context import bare
-from adaptax.learning.minibatches import Figures, MakeOptimizer
+from adaptax.learning.minibatches import MakeOptimizer
 from adaptax.learning.replay import Replay, ReplayConfig, add, make_replay, sample
 from adaptax.learning.schedules import Schedule, Scheduled
 from adaptax.sampling.actors import Actor, UniformActor
@@ -85,6 +84,7 @@ class OffPolicyConfig(Hyperparameters):
     """Bound on the norm of the gradients of each optimizer."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_lanes", "num_tasks", "num_cycles", "num_steps", "buffer_size")
         check_positive(self, "num_initial_steps", "batch_size", "n_step", "reward_scale")
         check_positive(self, "target_update_interval", "hidden_sizes", "lr", "lr_schedule_steps")
@@ -188,7 +188,7 @@ class Networks:
 
 Optimizers = dict[str, optax.GradientTransformation]
 """By the names of the networks they move."""
-GradientStep = Callable[[LearnerState, Transitions, jax.Array], tuple[LearnerState, Figures]]
+GradientStep = Callable[[LearnerState, Transitions, jax.Array], tuple[LearnerState, Metrics]]
 """(learner, minibatch, key) -> learner, figures."""
 
 
@@ -249,34 +249,34 @@ def update(
 
 
 def gradient_steps(
-    step: Callable[[LearnerState, jax.Array, jax.Array], tuple[LearnerState, Figures]],
+    step: Callable[[LearnerState, jax.Array, jax.Array], tuple[LearnerState, Metrics]],
     learner: LearnerState,
     num: int,
     learn: Array,
-) -> tuple[LearnerState, Figures]:
+) -> tuple[LearnerState, Metrics]:
     """The learner after `num` gradient steps in one scan, and their mean figures.
 
     Unless `learn` [] is True, the learner as it is and figures that are absent. `step` takes two
     keys: one to draw its minibatch with, and one for itself.
     """
 
-    def counted(learner: LearnerState, _: None) -> tuple[LearnerState, Figures]:
+    def counted(learner: LearnerState, _: None) -> tuple[LearnerState, Metrics]:
         key, batch_key, step_key = jax.random.split(learner.key, 3)
         learner, figures = step(learner, batch_key, step_key)
         return replace(learner, key=key, num_updates=learner.num_updates + 1), figures
 
-    def learned(learner: LearnerState) -> tuple[LearnerState, Figures]:
+    def learned(learner: LearnerState) -> tuple[LearnerState, Metrics]:
         learner, figures = jax.lax.scan(counted, learner, length=num)
         return learner, jax.tree.map(jnp.mean, figures)
 
     shapes = jax.eval_shape(learned, learner)[1]
     none = jax.tree.map(lambda x: jnp.full(x.shape, ABSENT, x.dtype), shapes)
 
-    def learned_where_due(learner: LearnerState) -> tuple[LearnerState, Figures]:
-        chosen: tuple[LearnerState, Figures] = select(learn, learned(learner), (learner, none))
+    def learned_where_due(learner: LearnerState) -> tuple[LearnerState, Metrics]:
+        chosen: tuple[LearnerState, Metrics] = select(learn, learned(learner), (learner, none))
         return chosen
 
-    result: tuple[LearnerState, Figures] = jax.lax.cond(
+    result: tuple[LearnerState, Metrics] = jax.lax.cond(
         anywhere(learn), learned_where_due, lambda learner: (learner, none), learner
     )
     return result
@@ -353,7 +353,7 @@ def updated_target(
     config: OffPolicyConfig, num_updates: jax.Array, target: PyTree, online: PyTree
 ) -> PyTree:
     """The target after so many updates of what it lags behind."""
-    after = averaged(target, online, config.tau)
+    after = optax.incremental_update(online, target, config.tau)
     if config.target_update_interval == 1:
         return after
     due = num_updates % config.target_update_interval == 0

@@ -43,7 +43,6 @@ from adaptax.functional.q_learning import (
     td_target,
     temperature_loss,
 )
-from adaptax.learning.minibatches import Figures
 from adaptax.networks.critics import ActionValues, Critic, StochasticPolicy, ensemble
 from adaptax.networks.own import check_gives, own_or
 from adaptax.sampling.actors import Actor, PolicyActor
@@ -133,7 +132,7 @@ class SAC(Algorithm[State, Data]):
 
     def gradient_step(
         self, learner: LearnerState, batch: Transitions, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One gradient step each of critics, policy and, if it is learned, temperature.
 
         Critics and policy use the temperature from before the step.
@@ -146,7 +145,7 @@ class SAC(Algorithm[State, Data]):
         next_value = choices.value(temperature)
         target = td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
-        def critic_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        def critic_loss(params: PyTree) -> tuple[jax.Array, Metrics]:
             q = self.networks.critics.apply(
                 params["critics"], *self._inputs(batch.obs, batch.action)
             )
@@ -157,7 +156,7 @@ class SAC(Algorithm[State, Data]):
         learner, figures = descended(learner, critic_loss, {"critics": adam})
         critics = learner.params["critics"]
 
-        def policy_loss(params: PyTree) -> tuple[jax.Array, Figures]:
+        def policy_loss(params: PyTree) -> tuple[jax.Array, Metrics]:
             policy = self.networks.policy.apply(params["policy"], batch.obs)
             choices = self._choices(policy, critics, batch.obs, policy_key)
             loss = -jnp.mean(choices.value(temperature))
@@ -204,14 +203,14 @@ class SAC(Algorithm[State, Data]):
 
 
 def with_temperature(
-    learner: LearnerState, figures: Figures, target: float, optimizers: Optimizers
-) -> tuple[LearnerState, Figures]:
+    learner: LearnerState, figures: Metrics, target: float, optimizers: Optimizers
+) -> tuple[LearnerState, Metrics]:
     """One step of the temperature towards the target entropy, from `figures["entropy"]`.
 
     Adds the figure `temperature`, its value before the step.
     """
 
-    def loss(params: PyTree) -> tuple[jax.Array, Figures]:
+    def loss(params: PyTree) -> tuple[jax.Array, Metrics]:
         log_temperature = params["log_temperature"]
         loss = temperature_loss(log_temperature, -figures["entropy"], target)
         return loss, {**figures, "temperature": jnp.exp(log_temperature)}

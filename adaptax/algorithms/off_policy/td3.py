@@ -37,7 +37,6 @@ from adaptax.core.experience import PyTree, Transitions
 from adaptax.core.products import product_options
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.q_learning import td_target
-from adaptax.learning.minibatches import Figures
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
 
@@ -94,17 +93,17 @@ class TD3(Algorithm[State, Data]):
 
     def gradient_step(
         self, learner: LearnerState, batch: Transitions, key: jax.Array
-    ) -> tuple[LearnerState, Figures]:
+    ) -> tuple[LearnerState, Metrics]:
         """One step of the critics; every `policy_delay` steps also of policy and targets."""
         networks, adam = self.networks, off_policy_optimizer(self.config)
         # The policy's own steps are fewer; its step size falls with the critics' all the same.
         delayed = off_policy_optimizer(self.config, passes_per_update=self.config.policy_delay)
         target = self.smoothed_target(learner.target, batch, key)
 
-        def critics(params: PyTree) -> tuple[jax.Array, Figures]:
+        def critics(params: PyTree) -> tuple[jax.Array, Metrics]:
             return critic_loss(networks, params["critics"], batch, target)
 
-        def policy(params: PyTree) -> tuple[jax.Array, Figures]:
+        def policy(params: PyTree) -> tuple[jax.Array, Metrics]:
             return policy_loss(networks, params["policy"], learner.params["critics"], batch.obs)
 
         def policy_and_targets(learner: LearnerState) -> LearnerState:

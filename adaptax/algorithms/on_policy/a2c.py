@@ -23,7 +23,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import policy_gradient_loss
 from adaptax.functional.value_losses import squared_value_loss
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.sequences import Batch
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
@@ -101,7 +101,7 @@ class A2C(Algorithm[State, Rollout]):
 
 def loss(
     config: A2CConfig, network: Any, params: PyTree, batch: Batch
-) -> tuple[jax.Array, Figures]:
+) -> tuple[jax.Array, Metrics]:
     """-E[A log pi] + value_coeff E[(y - V)^2] / 2 - entropy_coeff H, and its terms."""
     distribution, value = batch.outputs(network, params)
     terms = {

@@ -31,9 +31,9 @@ from adaptax.learning.estimator import (
 )
 from adaptax.learning.minibatches import (
     ADAM,
-    Figures,
     Loss,
     MakeOptimizer,
+    Metrics,
     Passes,
     Stop,
     run_passes,
@@ -138,6 +138,7 @@ class OnPolicyConfig(Hyperparameters):
         return None if self.num_episodes else -(-self.num_steps // self.num_lanes) * self.num_lanes
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_lanes", "num_tasks", "num_steps", "num_episodes", "init_std")
         check_positive(self, "num_minibatches", "hidden_sizes", "lr", "lr_schedule_steps")
         check_positive(self, "max_grad_norm", "num_bptt_steps")
@@ -330,7 +331,7 @@ def learn_jointly(
     make: MakeOptimizer = ADAM,
     stop: Stop | None = None,
     values: Values = network_values,
-) -> tuple[State, Batch, Figures]:
+) -> tuple[State, Batch, Metrics]:
     """Advantages by the present `values`, then policy and value together down one loss."""
     estimated, moments = estimate(
         config,
@@ -360,7 +361,7 @@ def fit_critic(
     sequences: Sequences,
     *,
     pieces: bool = True,
-) -> tuple[State, Batch, Figures]:
+) -> tuple[State, Batch, Metrics]:
     """Fit the value to targets fixed over all passes: state, batch for the policy, figures.
 
     `pieces`: whether the policy's batch is cut by `num_bptt_steps`, as the value's is.
@@ -392,7 +393,7 @@ def fit_critic(
     return after, batch, figures
 
 
-def changes(network: Any, before: PyTree, after: PyTree, batch: Batch, loss: Loss) -> Figures:
+def changes(network: Any, before: PyTree, after: PyTree, batch: Batch, loss: Loss) -> Metrics:
     """What an update did, over all of the batch: to the loss, the policy and the value."""
     (old, _), (new, value) = batch.outputs(network, before), batch.outputs(network, after)
     return {
@@ -405,8 +406,8 @@ def changes(network: Any, before: PyTree, after: PyTree, batch: Batch, loss: Los
 
 
 def with_kl_of_all(
-    network: Any, acted: PyTree, after: PyTree, batch: Batch, figures: Figures
-) -> Figures:
+    network: Any, acted: PyTree, after: PyTree, batch: Batch, figures: Metrics
+) -> Metrics:
     """Figures of a policy's step whose `kl` is from the policy that acted.
 
     Where policy and value share parameters, the value's fit before the step has moved it too.

@@ -21,7 +21,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.distributions import Distribution
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import approx_kl, clip_fraction, clipped_ratio_loss
-from adaptax.learning.minibatches import Figures, optimizer, run_passes
+from adaptax.learning.minibatches import optimizer, run_passes
 from adaptax.learning.schedules import Schedule
 from adaptax.learning.sequences import Batch
 from adaptax.networks.actor_critic import part_of, with_part
@@ -57,6 +57,7 @@ class CriticConfig(Hyperparameters):
         return self.num_epochs
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_epochs", "num_minibatches", "lr", "lr_schedule_steps")
         check_positive(self, "max_grad_norm")
 
@@ -118,7 +119,7 @@ class PPO(Algorithm[State, Rollout]):
             config, config.critic, network, state, sequences
         )
 
-        def loss_of(policy_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Figures]:
+        def loss_of(policy_params: PyTree, minibatch: Batch) -> tuple[jax.Array, Metrics]:
             distribution, _ = minibatch.outputs(network, with_part(state.params, policy_params))
             return loss(config.clip_range, distribution, minibatch)
 
@@ -147,11 +148,10 @@ class PPO(Algorithm[State, Rollout]):
         return family.policy_actor(self.networks, state, deterministic=deterministic)
 
 
-def loss(clip_range: float, distribution: Distribution, batch: Batch) -> tuple[jax.Array, Figures]:
+def loss(clip_range: float, distribution: Distribution, batch: Batch) -> tuple[jax.Array, Metrics]:
     """-E[min(rho A, clip(rho, 1 - c, 1 + c) A)], rho the joint ratio; and its figures."""
     log_prob = distribution.log_prob(batch.action)
-    given = batch.log_prob, batch.advantage, clip_range, batch.valid
-    terms = clipped_ratio_loss(log_prob, *given)
+    terms = clipped_ratio_loss(log_prob, batch.log_prob, batch.advantage, clip_range, batch.valid)
     policy_loss = masked_mean(terms, batch.valid)
     log_ratio = log_prob - batch.log_prob
     return policy_loss, {

@@ -22,7 +22,7 @@ from adaptax.core.experience import PyTree, Rollout
 from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.learning.critics import ValueNetwork, ValueSource
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.sequences import Batch
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
@@ -132,7 +132,7 @@ def loss(
     batch: Batch,
     entropy: family.Entropy = family.plain_entropy,
     critic: ValueSource | None = None,
-) -> tuple[jax.Array, Figures]:
+) -> tuple[jax.Array, Metrics]:
     """L_clip + value_coeff L_value - entropy_coeff H, and its figures.
 
     L_value is the mean error of the `critic`, by default half the value's squared error.

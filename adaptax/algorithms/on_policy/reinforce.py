@@ -78,6 +78,7 @@ class ReinforceConfig(Hyperparameters):
         return 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_lanes", "num_tasks", "num_episodes", "lr", "hidden_sizes")
         check_positive(self, "init_std")
         check_positive(self, "lr_schedule_steps", "max_grad_norm")

@@ -27,7 +27,7 @@ from adaptax.core.spec import EnvSpec
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import episode_index, last_valid, returns_so_far
 from adaptax.functional.stein import spread, stein_direction
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.schedules import is_schedule
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor, PerMember
@@ -77,6 +77,7 @@ class SVPGConfig(Hyperparameters):
         return None if each is None else self.num_particles * each
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_particles", "temperature")
         check_not_negative(self, "horizon")
 
@@ -214,7 +215,7 @@ def with_schedule_of(before: family.State, fresh: family.State) -> family.State:
 
 def mean_gradient(
     config: A2CConfig, network: Any, particle: family.State, rollout: Rollout
-) -> tuple[PyTree, family.State, Figures]:
+) -> tuple[PyTree, family.State, Metrics]:
     """A2C's mean gradient over the minibatches of an iteration, in which the parameters stay.
 
     With it the particle with its key and moments brought up to date, and figures.

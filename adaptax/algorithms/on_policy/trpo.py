@@ -24,7 +24,7 @@ from adaptax.functional.masking import masked_mean
 from adaptax.functional.policy_losses import likelihood_ratio_loss
 from adaptax.functional.trust_region import Divergence, TrustRegion, trust_region_step
 from adaptax.learning.estimator import FitSettings
-from adaptax.learning.minibatches import Figures, optimizer
+from adaptax.learning.minibatches import optimizer
 from adaptax.learning.sequences import Batch, Sequences
 from adaptax.networks.actor_critic import part_of, with_part
 from adaptax.sampling.actors import Actor
@@ -110,7 +110,7 @@ def learn(
     sequences: Sequences,
     entropy_coeff: float | jax.Array = 0.0,
     entropy: family.Entropy = family.plain_entropy,
-) -> tuple[State, Figures]:
+) -> tuple[State, Metrics]:
     """The value's fit, then the policy's step on all of the batch; and figures.
 
     The policy sees whole sequences, whatever `num_bptt_steps` cuts for the value: from the middle
@@ -135,7 +135,7 @@ def policy_step(
     batch: Batch,
     entropy_coeff: float | jax.Array = 0.0,
     entropy: family.Entropy = family.plain_entropy,
-) -> tuple[PyTree, Figures]:
+) -> tuple[PyTree, Metrics]:
     """The policy down -E[rho A] - entropy_coeff H, within a bound on the mean KL(old || new)."""
 
     def policy(policy_params: PyTree) -> Distribution:
@@ -147,8 +147,7 @@ def policy_step(
     def objective(policy_params: PyTree) -> tuple[jax.Array, jax.Array]:
         after = policy(policy_params)
         log_prob = after.log_prob(batch.action)
-        given = batch.log_prob, batch.advantage, batch.valid
-        terms = likelihood_ratio_loss(log_prob, *given)
+        terms = likelihood_ratio_loss(log_prob, batch.log_prob, batch.advantage, batch.valid)
         bonus = masked_mean(entropy(after, batch.action), batch.valid)
         return masked_mean(terms, batch.valid) - entropy_coeff * bonus, mean_kl(after)
 

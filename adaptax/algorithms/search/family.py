@@ -47,6 +47,7 @@ class SearchConfig(Hyperparameters):
     """Hidden layers of the policy; none: it is linear."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "population_size", "num_tasks", "num_episodes", "hidden_sizes")
         check_unit(self, "discount")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
-from adaptax.core.config import check_positive
+from adaptax.core.config import check_positive, check_types
 from adaptax.core.errors import check, unknown_name
 from adaptax.core.plugins import loaded_class, plugins, sound_entries
 from adaptax.networks.memory import fast_weights, transformer
@@ -54,6 +54,7 @@ class MemoryConfig:
     there are."""
 
     def __post_init__(self) -> None:
+        check_types(self, "memory")
         check_positive(self, "size", "num_layers", "context")
         find_memory(self.kind)
         for name, kinds in {"num_layers": LAYERED, "context": LOOKING_BACK}.items():
