@@ -606,7 +606,7 @@ COMPILING = ("train", "sweep", "resume", "evaluate", "video", "export")
 
 
 def _names() -> dict[str, list[dict[str, str]]]:
-    """Algorithms, suites, installed packages' memories and callbacks, pretrained agents."""
+    """Algorithms, suites, memories, callbacks of installed packages, pretrained agents."""
     from importlib.metadata import entry_points
 
     from adaptax.algorithms.registry import all_algorithms
@@ -614,16 +614,17 @@ def _names() -> dict[str, list[dict[str, str]]]:
     from adaptax.envs.registry import all_suites
     from adaptax.experiment.callbacks import all_callbacks
     from adaptax.experiment.pretrained import all_pretrained
+    from adaptax.networks.memory_names import MEMORY_NAMES
 
-    memories = {}
+    memories = dict(MEMORY_NAMES)
     if entry_points(group="adaptax.memories"):  # what is behind them takes a second to import
         from adaptax.networks.memory import plugin_memories
 
-        memories = plugin_memories()
+        memories |= {name: summary_of(memory) for name, memory in plugin_memories().items()}
     named: dict[str, dict[str, str]] = {
         "algorithms": {a.name: a.summary for a in all_algorithms()},
         "suites": {s.name: s.summary for s in all_suites()},
-        "memories": {name: summary_of(memory) for name, memory in memories.items()},
+        "memories": memories,
         "callbacks": {name: summary_of(callback) for name, callback in all_callbacks().items()},
         "pretrained": all_pretrained(),
     }

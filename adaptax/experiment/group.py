@@ -119,6 +119,10 @@ class Group:
         self._is_compiled = False
         self._replaces = False
         """Whether the folder held another group when this one began."""
+        self._answers: dict[int, Any] = {}
+        """What members that asked for something are given next."""
+        self._newest: dict[int, Metrics] = {}
+        """What each came to last, those at their end too."""
         self._threads: ThreadPoolExecutor | None = None
         self._at_work: list[Future[Any]] = []
 
@@ -297,21 +301,12 @@ class Group:
             member.tell = partial(self._tell, progress, member.config.seed)
         ended, failed = dict[int, Metrics](), dict[int, Exception]()
         asked, self._interrupted = dict(enumerate(trainings)), False
-        self._answers: dict[int, Any] = dict.fromkeys(asked)
-        self._newest: dict[int, Metrics] = {}  # of those at their end, too
+        self._answers = dict.fromkeys(asked)
+        self._newest = {}
         with progress, finish_iteration_on_signal(self._break_off, self.parting):
             try:
                 while asked:
-                    for i, training in list(asked.items()):
-                        try:
-                            _pass_on(self._answers.pop(i), training)
-                        except StopIteration as end:
-                            ended[i] = end.value
-                            del asked[i]
-                        except Exception as error:
-                            failed[i] = error
-                            del asked[i]
-                            self._tell_failure(progress, self.seeds[i], error)
+                    self._pass_on_to(asked, ended, failed, progress)
                     self.keep()
                     if self._interrupted:  # perhaps before some of them had begun
                         for i in asked:
@@ -331,6 +326,25 @@ class Group:
             each = "" if self.members[0].has_commands else "evaluate() of each of group.members"
             say(whats_next(self.run_dir, each), sys.stdout)
         return [ended[i] for i in range(len(trainings))]
+
+    def _pass_on_to(
+        self,
+        asked: dict[int, Training],
+        ended: dict[int, Metrics],
+        failed: dict[int, Exception],
+        progress: Progress,
+    ) -> None:
+        """Give all members that asked what they asked for; those that end or fail ask no more."""
+        for i, training in list(asked.items()):
+            try:
+                _pass_on(self._answers.pop(i), training)
+            except StopIteration as end:
+                ended[i] = end.value
+                del asked[i]
+            except Exception as error:
+                failed[i] = error
+                del asked[i]
+                self._tell_failure(progress, self.seeds[i], error)
 
     def _tell_failure(self, progress: Progress, seed: int, error: Exception) -> None:
         """Say at once why a member fails, and where, if that is no fault of its user."""

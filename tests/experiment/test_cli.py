@@ -22,6 +22,7 @@ from adaptax.core.cores import usable_cores
 from adaptax.experiment import cli, gl_backend
 from adaptax.experiment.logger import read_rows
 from adaptax.experiment.trainer import Trainer
+from adaptax.networks.memory import MEMORIES
 
 TRAIN = ["train", "nop", "point-goal"]
 TOO_LONG = 300 * "a"
@@ -601,10 +602,11 @@ def test_list_as_json(capsys):
         "pretrained",
         "recipes",
     ]
-    for entry in [*listed["algorithms"], *listed["suites"]]:
+    for entry in [*listed["algorithms"], *listed["suites"], *listed["memories"]]:
         assert entry.keys() == {"name", "summary"}
     assert "nop" in [entry["name"] for entry in listed["algorithms"]]
     assert "point-goal" in [entry["name"] for entry in listed["suites"]]
+    assert [entry["name"] for entry in listed["memories"]] == list(MEMORIES)
 
 
 def test_evaluate_as_json(inside, capsys):
