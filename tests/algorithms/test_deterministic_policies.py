@@ -8,14 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toys import fingerprint
 
-from adaptax.algorithms.off_policy.ddpg import DDPG
+from adaptax.algorithms.off_policy.ddpg import DDPG, policy_loss
 from adaptax.algorithms.off_policy.td3 import TD3
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.spec import Continuous, Discrete, EnvSpec, MultiDiscrete
 from adaptax.experiment.build import make_algorithm
+from adaptax.networks.critics import Critic
 from adaptax.sampling.exploration import NoisyActor
 
 KEY = jax.random.key(5)
@@ -79,6 +81,22 @@ def test_the_policy_climbs_its_critic(name):
     assert value(after.params["policy"]) > value(learner.params["policy"])
 
 
+def test_td3s_policy_climbs_its_first_critic_alone():
+    algorithm, learner = agent("td3")
+    nets, policy, critics = algorithm.networks, learner.params["policy"], learner.params["critics"]
+
+    def losses(policy):
+        action = nets.policy.apply(policy, BATCH.obs)
+        alone = (jax.tree.map(lambda x, i=i: x[i], critics) for i in (0, 1))
+        down = [-jnp.mean(Critic((16,)).apply(own, BATCH.obs, action)) for own in alone]
+        return jnp.stack([policy_loss(nets, policy, critics, BATCH.obs)[0], *down])
+
+    slopes = jax.tree.leaves(jax.jit(jax.jacobian(losses))(policy))
+    found, first, second = np.concatenate([x.reshape(3, -1) for x in slopes], axis=1)
+    np.testing.assert_allclose(found, first, rtol=1e-5, atol=1e-7)
+    assert np.abs(first - second).max() > 0.1 * np.abs(first).max()
+
+
 def test_td3s_target_is_smoothed_within_bounds_and_the_lower_of_two():
     """Algorithm 1: noise .2 clipped at .5, actions clipped at 1, all of it written out."""
     algorithm, learner = agent("td3", target_noise_std=2.0)
@@ -113,6 +131,18 @@ def test_td3s_policy_and_targets_move_every_second_step():
         )
         learner = after
     assert moved == [(True, False, False), (True, True, True)] * 2
+
+
+def test_td3s_targets_move_at_the_interval_of_the_policys_steps():
+    """The policy steps every second time, and at every second of its steps the targets move."""
+    algorithm, learner = agent("td3", policy_delay=2, target_update_interval=2)
+    moved = []
+    for _ in range(8):
+        after, _ = step("td3", algorithm, learner)
+        pairs = (learner.params["policy"], after.params["policy"]), (learner.target, after.target)
+        moved.append(tuple(fingerprint(x) != fingerprint(y) for x, y in pairs))
+        learner = after
+    assert moved == [(False, False), (True, False), (False, False), (True, True)] * 2
 
 
 def test_td3s_policy_steps_are_as_small_as_its_critics_at_the_end_of_a_schedule():

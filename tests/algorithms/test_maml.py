@@ -48,6 +48,7 @@ from adaptax.functional.policy_losses import (
 from adaptax.functional.trust_region import trust_region_step
 from adaptax.learning.credited import Samples
 from adaptax.learning.minibatches import ADAM
+from adaptax.learning.processors import process_dice_samples, process_samples
 from adaptax.networks.normalizer import Moments, fresh_moments, normalized, updated_moments
 
 SPEC = EnvSpec(2, Continuous(2), 4)
@@ -502,6 +503,37 @@ def test_dice_maml_with_a_plain_outer_objective_takes_the_step_of_vpg_maml():
         np.testing.assert_array_equal(a, b)
     differences = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), boxed, expected)
     assert max(jax.tree.leaves(differences)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "dice"),
+    [
+        (VPGMAML, VPGMAMLConfig(**SMALL, inner_objective="dice"), (True, False)),
+        (DICEMAML, DICEMAMLConfig(**SMALL, inner_objective="log_likelihood"), (False, True)),
+        pytest.param(
+            *(DICEMAML, DICEMAMLConfig(**SMALL, outer_objective="log_likelihood"), (True, False)),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_episodes_get_the_credit_of_their_own_stages_objective(kind, config, dice):
+    """Adjusted rewards where it is DiCE, else advantages."""
+    suite, rollouts = cliff_suite(horizon=SPEC.horizon), []
+
+    def record(rollout, actor):
+        rollouts.append(rollout)
+        return rollout
+
+    algorithm = kind(config, suite.spec)
+    state = algorithm.init(named_key(0, "init"))
+    data = algorithm.collect(state, ChangingSampler(suite, record))
+    assert len(data.stages) == len(rollouts) == 2
+    for stage, rollout, boxed in zip(data.stages, rollouts, dice, strict=True):
+        advantage = process_samples(rollout, config).advantage
+        adjusted = process_dice_samples(rollout, config, SPEC.horizon).adjusted_reward
+        expected, other = (adjusted, advantage) if boxed else (advantage, adjusted)
+        np.testing.assert_allclose(stage.credit, expected, rtol=1e-5, atol=1e-5)
+        assert np.abs(np.asarray(stage.credit) - other).max() > 0.1
 
 
 @pytest.mark.slow

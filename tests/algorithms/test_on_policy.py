@@ -181,6 +181,14 @@ def test_padded_steps_make_no_updates(name):
     assert value_passes.num_epochs * minibatches in counts
 
 
+@every_algorithm
+def test_every_pass_over_the_data_is_counted(name):
+    done = run(name)
+    each = {"a2c": 1, "ppo": 10, "ppo2": 10, "trpo": 10}[name]
+    assert done.algorithm.config.passes_per_iteration == each
+    assert [int(state.num_passes) for state in done.states] == [k * each for k in range(5)]
+
+
 def test_minibatches_of_whole_lanes_need_not_divide_them():
     suite = point_suite()
     settings = {"num_lanes": 5, "num_steps": 100, "shuffle": "sequences"}

@@ -14,10 +14,10 @@ from jax.flatten_util import ravel_pytree
 from small import SMALL
 from toys import ChangingSampler, cliff_suite, fingerprint, point_suite, train_sampler, trained
 
-from adaptax.algorithms.meta.pearl import PEARL, Networks, PEARLConfig, _mean_return, _Visit
+from adaptax.algorithms.meta.pearl import PEARL, Data, Networks, PEARLConfig, _mean_return, _Visit
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
-from adaptax.core.experience import Transitions
+from adaptax.core.experience import Rollout, Transitions
 from adaptax.core.rng import named_key
 from adaptax.core.snapshot import flatten, unflatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
@@ -588,6 +588,28 @@ def test_the_tasks_trained_on_stay_the_same_and_take_no_counter():
     assert [t.plain() for t in one] == [t.plain() for t in other]
     assert len({str(t.plain()) for t in one}) == 6
     assert sampler.save()["counters"].sum() == 0
+
+
+def test_a_gradient_step_infers_from_a_minibatch_of_the_context(monkeypatch):
+    settings = {"num_train_tasks": M, "num_update_tasks": 3, "batch_size": B}
+    parts = {"context_size": 16, "context_minibatch_size": 4}
+    algorithm = make_algorithm("pearl", SPEC, **{**TINY, **settings, **parts})
+    seen = []
+
+    def record(self, learner, batch, context, key):
+        seen.append((batch.reward.shape, context.reward.shape))
+        return learner, {}
+
+    def update():
+        state, no = algorithm.init(KEY), jnp.zeros((M, 1, 10), bool)
+        obs, action = jnp.zeros((M, 1, 10, 3)), jnp.zeros((M, 1, 10, 2))
+        rollout = Rollout(obs, action, jnp.zeros(no.shape), obs, no, no, ~no)
+        data = Data(rollout, jnp.arange(M), state.context, jnp.zeros(2), learn=True)
+        return algorithm.update(state, data)
+
+    monkeypatch.setattr(PEARL, "gradient_step", record)
+    jax.eval_shape(update)
+    assert set(seen) == {((3, B), (3, 4))}
 
 
 @pytest.mark.slow

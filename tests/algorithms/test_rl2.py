@@ -23,6 +23,7 @@ from adaptax.algorithms.meta.rl2 import RL2Config
 from adaptax.algorithms.program import updated
 from adaptax.core.errors import ConfigError
 from adaptax.core.experience import PyTree, Rollout
+from adaptax.core.snapshot import flatten
 from adaptax.core.spec import Continuous, Discrete, EnvSpec
 from adaptax.experiment.build import make_algorithm
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
@@ -342,6 +343,14 @@ def test_padding_changes_no_parameter(name):
     assert np.isfinite(ends[0]).all()
 
 
+@ppo_else_slow
+def test_every_pass_over_the_trials_is_counted(name):
+    algorithm = make_algorithm(name, SPEC, **SMALL)
+    state = replace(algorithm.init(KEY), num_passes=jnp.int32(3))
+    after, _ = updated(algorithm, state, random_trials(algorithm))
+    assert after.num_passes == 3 + SMALL["num_epochs"] == 5
+
+
 # ---- Networks of one's own ----
 
 
@@ -536,6 +545,37 @@ def test_an_update_at_the_end_of_the_schedule_is_one_without_entropy(name):
     ]
     np.testing.assert_allclose(params[0], params[1], atol=1e-6)
     assert np.abs(params[0] - params[2]).max() > 1e-4
+
+
+def first_entropy(std: float = 0.5) -> float:
+    """Of a policy of two dimensions with this deviation, that of a fresh one if nobody says."""
+    return float(np.log(2 * np.pi * np.e) + 2 * np.log(std))
+
+
+@pytest.mark.parametrize(("passes", "share"), [(1, 0.75), (4, 0.0)])
+def test_the_entropy_in_rewards_follows_its_schedule(passes, share):
+    settings = {**MAX, "entropy_coeff": 0.4, "entropy_schedule": "linear", "lr_schedule_steps": 4}
+    algorithm = make_algorithm("rl2-ppo", SPEC, **SMALL, **settings)
+    state, rollout = algorithm.init(KEY), random_trials(algorithm)
+    state, config = replace(state, num_passes=jnp.int32(passes)), algorithm.config
+    learned = rl2.sequences_of(config, algorithm.networks, SPEC, state, rollout).reward
+    paid = rollout.reward + 0.4 * share * first_entropy()
+    expected = np.where(rollout.valid, config.reward_scale * paid, 0.0)[:, 0]
+    np.testing.assert_allclose(learned, expected, rtol=1e-5, atol=1e-6)
+
+
+@ppo_else_slow
+def test_an_update_is_told_the_entropy_that_settings_say(name):
+    """PPO's figure is of the policy before its only pass, TRPO's of the one after its step."""
+    settings = {**SMALL, "num_epochs": 1, "entropy_method": "regularized", "entropy_coeff": 0.1}
+    algorithm = make_algorithm(name, SPEC, **settings, use_softplus_entropy=True)
+    state = algorithm.init(KEY)
+    after, figures = updated(algorithm, state, random_trials(algorithm))
+    params = state.params if name == "rl2-ppo" else after.params
+    (log_std,) = (x for path, x in flatten(params).items() if "log_std" in path)
+    plain = np.log(2 * np.pi * np.e) + float(np.sum(log_std))
+    assert name != "rl2-ppo" or plain == pytest.approx(first_entropy(), rel=1e-6)
+    assert float(figures["entropy"]) == pytest.approx(np.log1p(np.exp(plain)), rel=1e-5)
 
 
 def test_entropy_is_the_analytic_one_unless_settings_say_otherwise():

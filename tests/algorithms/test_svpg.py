@@ -68,9 +68,9 @@ def own_rollout(rollout, i: int, num_particles: int = 2):
 
 
 @functools.cache
-def gradient(num_minibatches: int = 4):
+def gradient(num_minibatches: int = 4, **settings):
     """The compiled gradient of a particle."""
-    config = A2CConfig(**INNER, num_minibatches=num_minibatches)
+    config = A2CConfig(**{**INNER, **settings}, num_minibatches=num_minibatches)
     return jax.jit(functools.partial(mean_gradient, config, SVPG_2.networks))
 
 
@@ -102,6 +102,16 @@ def test_the_recorded_gradient_is_the_mean_over_minibatches():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+def test_gradients_of_minibatches_are_not_clipped():
+    """Their norm would be beyond the bound: it is Stein's direction that must not be."""
+    states, rollouts, _ = two_iterations()
+    particle, own = particle_state(states[0], 0), own_rollout(rollouts[0], 0)
+    found, expected = (f(particle, own)[0] for f in (gradient(max_grad_norm=1e-3), gradient()))
+    for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
+    assert np.linalg.norm(vectors([found])) > 0.1
+
+
 def as_oracle(params):
     """A particle's parameters as the oracle's."""
     mean, value = (
@@ -129,6 +139,20 @@ def gradient_by_hand(params, rollout):
     of_policy["log_std"] = of_policy["log_std"] - 1e-3
     _, of_value = value_loss(params["value"], steps["obs"], returns.reshape(-1))
     return {"policy": of_policy, "value": mapped(lambda g: 0.25 * g, of_value)}
+
+
+def test_each_particle_sees_observations_by_its_own_moments():
+    states, rollouts, _ = two_iterations()
+    for i, (mean, std) in enumerate(((0.5, 2.0), (-1.0, 0.5))):
+        particle, own = particle_state(states[0], i), own_rollout(rollouts[0], i)
+        moments = {"mean": jnp.full(2, mean), "variance": jnp.full(2, std**2), "count": 9.0}
+        particle = replace(particle, moments={"obs": jax.tree.map(jnp.float32, moments)})
+        found, _, _ = gradient(1, normalize_obs=True)(particle, own)
+        shown = {name: (getattr(own, name) - mean) / std for name in ("obs", "next_obs")}
+        expected = gradient_by_hand(as_oracle(particle.params), replace(own, **shown))
+        ours = dict(leaves(as_oracle(found)))
+        for path, x in leaves(expected):
+            np.testing.assert_allclose(ours[path], x, rtol=1e-3, atol=1e-5, err_msg=path)
 
 
 def test_parameters_move_by_the_stein_direction_and_nothing_else():

@@ -12,6 +12,7 @@ from oracles import advantages
 
 from adaptax.algorithms.on_policy.family import State, fit_critic
 from adaptax.algorithms.on_policy.ppo import CriticConfig, PPOConfig
+from adaptax.algorithms.on_policy.trpo import TRPOConfig
 from adaptax.core.spec import Discrete
 from adaptax.learning import estimator
 from adaptax.learning.estimator import Normalization, network_values, policy_advantage
@@ -157,6 +158,14 @@ def test_shifted_advantages_are_positive_and_keep_their_differences():
     got = np.asarray(policy_advantage(settings, raw, valid, {})[0])[0, :3]
     assert 0 < got.min() < 1e-3
     np.testing.assert_allclose(got - got[0], [0.0, -3.0, 3.0], atol=1e-6)
+
+
+def test_standardised_advantages_are_then_shifted():
+    sequences = golden_sequences("terminated")
+    raw = estimate(SHORT, TABLE, sequences).advantage
+    settings = replace(SHORT, positive_advantage=True)
+    shifted, _ = policy_advantage(settings, raw, sequences.valid, {})
+    np.testing.assert_allclose(shifted[0], [2.127338, 2.115251, 1e-8], rtol=1e-5)
 
 
 @pytest.mark.parametrize("normalization", ["none", "batch"])
@@ -334,6 +343,17 @@ def test_targets_stay_those_of_the_value_before_its_fit(normalization):
     config, sequences, before, _, batch = first_fit(normalization=normalization)
     expected = estimate(config, (LINEAR, before.params), sequences).target
     np.testing.assert_allclose(batch.target, expected.reshape(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ppo", "trpo"])
+def test_a_value_is_fitted_to_monte_carlo_returns_where_its_settings_say_so(name):
+    sequences, returns = chain()
+    settings = {"num_epochs": 1, "num_minibatches": 1, "monte_carlo_returns": True}
+    fit = (CriticConfig if name == "ppo" else TRPOConfig)(**settings)
+    config = PPOConfig(discount=0.9, critic=fit) if name == "ppo" else replace(fit, discount=0.9)
+    fitted = jax.jit(lambda state: fit_critic(config, fit, LINEAR, state, sequences))
+    _, batch, _ = fitted(linear_state(fit))
+    np.testing.assert_allclose(batch.target.reshape(4, 5), np.tile(returns, (4, 1)), rtol=1e-5)
 
 
 def test_a_fit_of_the_value_leaves_the_policy_as_it_was():

@@ -19,7 +19,7 @@ from adaptax.core.errors import ConfigError
 from adaptax.core.experience import Rollout
 from adaptax.learning.baselines import linear_features
 from adaptax.learning.credited import credited
-from adaptax.learning.processors import ProcessorConfig, process_samples
+from adaptax.learning.processors import ProcessorConfig, process_dice_samples, process_samples
 
 
 def golden(end: str) -> Rollout:
@@ -132,6 +132,24 @@ def test_a_previous_fit_does_not_depend_on_what_it_predicts():
     features = np.asarray(linear_features(other.obs[1], times(other)[1], other.valid[1]))
     expected = features @ np.asarray(first.weights[1])
     np.testing.assert_allclose(second.value[1], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dice", [False, True])
+def test_credit_is_by_the_baseline_of_the_rollout_before(dice):
+    config = ProcessorConfig(0.9, 0.8, baseline_fit="previous")
+    long_lanes = (rollout_of(random_episodes(seed), per_lane=2, pad=12) for seed in range(3))
+    history = [replace(rollout, extras={"log_prob": rollout.reward}) for rollout in long_lanes]
+
+    def processed(rollout, weights=None):
+        if dice:
+            samples = process_dice_samples(rollout, config, 6, weights)
+            return samples.adjusted_reward, samples.weights
+        samples = process_samples(rollout, config, weights)
+        return samples.advantage, samples.weights
+
+    expected, _ = processed(history[2], processed(history[1])[1])
+    found = credited(config, 6, history, dice=dice).credit
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def times(rollout: Rollout) -> np.ndarray:
