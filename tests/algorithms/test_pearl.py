@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -530,6 +531,17 @@ def test_a_task_whose_episodes_are_short_costs_the_others_nothing():
     data = algorithm.collect(state, ChangingSampler(suite, short))
     assert [valid.shape[:2] for valid in played] == [(2, 3), (1, 8), (1, 1)]
     np.testing.assert_array_equal(np.asarray(data.steps.valid).sum((1, 2)), [60, 60])
+
+
+def test_a_visit_without_an_episode_on_what_was_inferred_is_told_of():
+    spec, settings = EnvSpec(3, Continuous(2), 20), {**TINY, "num_extra_posterior_steps": 40}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_algorithm("pearl", spec, **settings)
+        make_algorithm("pearl", spec, **settings, update_post_train=2, num_posterior_steps=60)
+        make_algorithm("pearl", spec, **{**settings, "num_extra_posterior_steps": 0})
+    with pytest.warns(UserWarning, match="2 x 20 steps, may be all of the 40 .* more than 40 of"):
+        make_algorithm("pearl", spec, **settings, update_post_train=2)
 
 
 def test_the_return_that_is_told_is_of_each_tasks_last_episodes():

@@ -8,6 +8,7 @@ the encoder. An episode is played on one draw of z, so that what is uncertain is
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -84,9 +85,10 @@ class PEARLConfig(Hyperparameters):
     num_prior_steps: int = 400
     """Environment steps of a visit on a z of the prior, for context and replay."""
     num_posterior_steps: int = 0
-    """Environment steps of a visit on a z inferred, for context and replay."""
+    """Environment steps of a visit on a z inferred, for context and replay; the first
+    `update_post_train` episodes are on the prior's."""
     num_extra_posterior_steps: int = 600
-    """Environment steps of a visit on a z inferred, for replay only."""
+    """The same for replay only."""
     update_post_train: int = 1
     """Episodes on an inferred z before it is inferred again; the first ones are on the prior's."""
     num_updates: int = 2000
@@ -314,6 +316,7 @@ class PEARL(Algorithm[State, Data]):
             not self.with_value or self.networks.value is not None,
             "critic 'value' needs networks with a value",
         )
+        _warn_of_priors_alone(config, spec.horizon)
 
     def init(self, key: jax.Array) -> State:
         """Fresh parameters, targets equal to them, empty replays."""
@@ -602,6 +605,18 @@ def _among(rollout: Rollout, members: np.ndarray, num: int) -> Rollout:
     return jax.tree.map(
         lambda x: jnp.zeros((num, *x.shape[1:]), x.dtype).at[members].set(x), rollout
     )
+
+
+def _warn_of_priors_alone(config: PEARLConfig, horizon: int) -> None:
+    """Where the first round of a phase, which is on the prior, may be all of it."""
+    steps = max(config.num_posterior_steps, config.num_extra_posterior_steps)
+    if 0 < steps <= (first := config.update_post_train * horizon):
+        warnings.warn(
+            f"pearl: a first round on the prior, {config.update_post_train} x {horizon} steps, may "
+            f"be all of the {steps} num_posterior_steps or num_extra_posterior_steps, so that no "
+            f"episode of training is on what was inferred: more than {first} of them help",
+            stacklevel=4,
+        )
 
 
 def _mean_return(rollouts: Sequence[Rollout]) -> float:
