@@ -10,7 +10,6 @@ which starts lanes again where they end, and keeps observations and rewards.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xminigrid
+from turns import write_report
 
 from adaptax.core.memory import keep_freed_memory
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -121,10 +120,8 @@ def main() -> None:
     for name, theirs in pairs.items():
         suites[name] = measured(name, theirs)
         print(name, suites[name], flush=True)
-    about = provenance(make_suite("gymnax:CartPole-v1"))
-    about.pop("task_set")
     shape = {"num_lanes": NUM_LANES, "num_steps": NUM_STEPS, "num_repeats": NUM_REPEATS}
-    out.write_text(json.dumps({**shape, **about, "steps_a_second": suites}, indent=2) + "\n")
+    write_report(out, {**shape, "steps_a_second": suites})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, command_line, read_json, with_table, write_json
+from turns import bound, check_known, command_line, read_json, with_table, write_json
 
 from adaptax.core.files import replacing
 from adaptax.experiment.curves import load_groups
@@ -159,7 +159,25 @@ SETTINGS: dict[str, dict[str, str]] = {
         "inputs, lr 1e-3, inner_lr 0.01, 10 x 10": f"{INPUTS} {LR} 1e-3 {INNER_LR} 0.01 {TENS}",
     },
 }
-"""By algorithm and name: flags, beside the defaults as they were when this was run."""
+"""By algorithm and name: flags, behind those of `THEN`."""
+_THEN_ON_POLICY = f"{STD} 1 --algorithm.no-normalize-obs --algorithm.no-normalize-returns"
+_THEN_PPO = "--algorithm.num-epochs 3 --algorithm.clip-range 0.1 --algorithm.lr 5e-4"
+_THEN_MAML = (
+    "--algorithm.no-normalize-obs --algorithm.meta-batch-size 40 --algorithm.num-episodes 20 "
+    "--algorithm.min-std 1e-6"
+)
+THEN = {
+    "ppo": f"{_THEN_PPO} {_THEN_ON_POLICY}",
+    "ppo2": f"{_THEN_PPO} {_THEN_ON_POLICY}",
+    "trpo": f"--algorithm.gae-lambda 0.98 {_THEN_ON_POLICY}",
+    "a2c": f"--algorithm.num-steps 512 {_THEN_ON_POLICY}",
+    "dqn": "--algorithm.reward-scale 1",
+    "promp": _THEN_MAML,
+    "trpo-maml": _THEN_MAML,
+    "vpg-maml": _THEN_MAML,
+    "dice-maml": f"{_THEN_MAML} {LR} 1e-3 {INNER_LR} 0.1",
+}
+"""What was the default before this was run, where it has another value since."""
 
 
 def suites_of(algorithm: str) -> dict[str, int]:
@@ -171,6 +189,9 @@ def suites_of(algorithm: str) -> dict[str, int]:
 
 def chosen(names: list[str]) -> Iterator[tuple[str, str]]:
     """Algorithms and settings by `ALGORITHM` or `ALGORITHM/SETTING`; no names are all."""
+    check_known(
+        names, [*SETTINGS, *(f"{a}/{setting}" for a in SETTINGS for setting in SETTINGS[a])]
+    )
     for algorithm, settings in SETTINGS.items():
         for setting in settings:
             if not names or {algorithm, f"{algorithm}/{setting}"} & set(names):
@@ -197,7 +218,8 @@ def one_group(
     words = ["train", algorithm, suite, "--recipe", "none", *shlex.split(limits)]
     # An agent of the MAML family that acts by its mode has no gradient to adapt by.
     how = "num-lanes 20" if suite in FAMILIES else "deterministic"
-    words += shlex.split(f"--trainer.evaluation.{how} {SETTINGS[algorithm][setting]}")
+    flags = f"{THEN[algorithm]} {SETTINGS[algorithm][setting]}"  # of one flag twice, the last
+    words += shlex.split(f"--trainer.evaluation.{how} {flags}")
     folder = RUNS / f"{algorithm}-{suite}-{setting}".replace(":", "-").replace(" ", "-")
     program = [*bound(core), sys.executable, "-m", "adaptax", *words]
     subprocess.run([*program, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
@@ -207,7 +229,7 @@ def one_group(
         "num_steps": max(run.evaluations[-1]["num_steps"] for run in runs),
         "algorithm": runs[0].config["algorithm"],
         "command": shlex.join(["adaptax", *words]),
-        **{name: runs[0].config[name] for name in ("versions", "device", "processor")},
+        **{name: runs[0].config[name] for name in ("versions", "revision", "device", "processor")},
     }
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 from players import gridworld_players as players_of
-from turns import with_table
+from turns import with_table, write_report
+
+from adaptax.experiment.build import make_suite
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "gridworld"
@@ -45,8 +47,7 @@ def players() -> None:
         "players": {name: returns.tolist() for name, returns in found.items()},
         "optimal_path": cells[: max(path.index(goal) for goal in grid.goals) + 1],
     }
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "players.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_report(OUT / "players.json", result, make_suite("gridworld"))
     for name, returns in found.items():
         print(f"{name:20s} {np.round(returns, 2)} {returns.sum():.2f}")
 

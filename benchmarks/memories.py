@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from turns import write_report
+from turns import about, write_json
 
 from adaptax.algorithms.program import updated
 from adaptax.experiment.build import make_algorithm, make_suite
@@ -74,10 +74,12 @@ def main() -> None:
     if args.out.exists():
         report |= json.loads(args.out.read_text())
     for length in args.lengths:
-        report[str(length)] = costs(length, args.repeats)
-        for kind, parts in report[str(length)].items():
+        found = costs(length, args.repeats)
+        for kind, parts in found.items():
             print(f"{length:5} {kind:13}", *(f"{k} {v:8.1f}" for k, v in parts.items()), flush=True)
-        write_report(args.out, report, make_suite("recall"))
+        report[str(length)] = {**found, "about": about()}
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(args.out, report)
 
 
 if __name__ == "__main__":

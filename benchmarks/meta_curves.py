@@ -25,9 +25,10 @@ Points = tuple[list[int], np.ndarray]
 def curve_of(
     runs: list[dict[str, Any]], part: str, figure: Callable[[dict[str, Any]], float]
 ) -> Points:
-    """A figure of every point of a part of the runs."""
-    steps = [point["num_steps"] for point in runs[0][part]]
-    return steps, np.array([[figure(point) for point in run[part]] for run in runs])
+    """A figure of every point of a part that all runs have, which may be of other lengths."""
+    each = [{point["num_steps"]: figure(point) for point in run[part]} for run in runs]
+    steps = sorted(set.intersection(*map(set, each)))
+    return steps, np.array([[own[step] for step in steps] for own in each])
 
 
 def main() -> None:

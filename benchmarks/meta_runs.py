@@ -23,7 +23,8 @@ from adaptax.experiment.logger import Row, read_rows
 from adaptax.experiment.run_dir import EVALUATIONS, PROGRESS
 from adaptax.experiment.statistics import bootstrap_interval
 
-CONTEXT = ("seed", "protocol", "task_set", "versions", "device", "processor", "num_cores")
+MACHINE = ("versions", "revision", "device", "processor", "num_cores")
+CONTEXT = ("seed", "algorithm", "suite", "protocol", "task_set", *MACHINE)
 """Of `config.json`, what a reader needs to judge the figures."""
 
 
@@ -46,7 +47,7 @@ def standing_of(run_dir: Path) -> dict[str, Any]:
     context = json.loads((run_dir / "config.json").read_text())
     last = read_rows(run_dir / PROGRESS)[-1]
     return {
-        **{name: context[name] for name in CONTEXT},
+        **{name: context.get(name) for name in CONTEXT},
         **{name: last[name] for name in ("iteration", "num_steps", "seconds")},
     }
 

@@ -9,13 +9,12 @@ several share counted once. Nothing is learned.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import psutil
+from turns import write_report
 
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
@@ -44,9 +43,8 @@ def main() -> None:
             "lanes": num_lanes,
             "gib": round(own + sum(others), 2),
             "gib_of_workers": [round(x, 2) for x in others],
-            "about": provenance(suite),
         }
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, report, suite)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ episode, resets included, so that a busy moment of the machine hits all.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,13 +26,13 @@ import jax
 import mujoco
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from turns import write_report
 
 from adaptax.algorithms.meta.rl2_ppo import RL2PPO, RL2PPOConfig
 from adaptax.core.rng import lane_keys, lane_numbers
 from adaptax.envs.suite import Suite
 from adaptax.envs.task import Task
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.networks.memory import MemoryConfig
 from adaptax.sampling.actors import Actor
 from adaptax.sampling.sampler import Sampler
@@ -201,10 +199,7 @@ def main() -> None:
     python = make_suite("ml10", horizon=options.horizon, num_workers=cores)
     rows = [compare(suite, python, lanes, options.seconds) for lanes in options.lanes]
     if options.out:
-        about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        report = {"steps_per_second": rows, "about": about}
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, {"steps_per_second": rows}, suite)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ file in results/off_policy; what is there is not run again, so that the whole ca
 pieces.
 
     make bench-peers                                     once: the peers' own environment
-    python benchmarks/off_policy.py run [--cases ...] [--contenders ...] [--seeds 0 1 2 3 4]
-    python benchmarks/off_policy.py run --cases sac-updates sac-30k dqn-30k --cores 0
+    python benchmarks/off_policy.py run [--cases ...] [--seeds 0 1 2 3 4] --cores 0    learning
+    python benchmarks/off_policy.py run --cases sac-updates sac-30k dqn-30k            speed
     python benchmarks/off_policy.py summary              table, summary.json and off_policy.png
 """
 

@@ -8,17 +8,16 @@ writes results/on_policy/curves.json and docs/figures/on_policy_curves.png.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
+from turns import write_report
 
 from adaptax.core.config import to_dict
 from adaptax.core.rng import named_key
 from adaptax.experiment.build import make_algorithm, make_suite
 from adaptax.experiment.curves import Curve
 from adaptax.experiment.plot import curve_style, draw_curve, engineering, save_picture
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
 ROOT = Path(__file__).parent.parent
@@ -80,11 +79,8 @@ def main() -> None:
     curves = {name: [curve(name, seed) for seed in SEEDS] for name in NAMES}
     suite = make_suite("cartpole")
     settings = {name: to_dict(make_algorithm(name, suite.spec).config) for name in NAMES}
-    about = provenance(suite)
-    report = {"settings": settings, "total_steps": TOTAL_STEPS, "curves": curves, "about": about}
-    out = ROOT / "results" / "on_policy" / "curves.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=2) + "\n")
+    report = {"settings": settings, "total_steps": TOTAL_STEPS, "curves": curves}
+    write_report(ROOT / "results" / "on_policy" / "curves.json", report, suite)
     plot(curves, ROOT / "docs" / "figures" / "on_policy_curves.png")
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,18 +17,18 @@ import jax
 import numpy as np
 from sampling import Work, measure, policy_actor, sampler
 from slow_env import STEP_SECONDS, SlowEnv
+from turns import write_report
 
 from adaptax.core.spec import Continuous
 from adaptax.envs.pools.mujoco import MujocoPool
 from adaptax.envs.suites.gym import gym_suite
 from adaptax.experiment.build import make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.actors import UniformActor
 from adaptax.sampling.sampler import Sampler
 
 JAX_LANES, JAX_STEPS = 4096, 128
 CARTPOLE_TARGET = 2_000_000
-"""Steps a second that `cartpole` must reach with uniform actions on two cores."""
+"""Steps a second that `cartpole` is to reach with uniform actions on two cores."""
 
 LOCOMOTION = {
     "half-cheetah-vel": 0.8,
@@ -45,7 +43,7 @@ LOCOMOTION = {
     "walker-params": 0.7,
     "hopper-params": 0.7,
 }
-"""Share of its own raw native rate that each family must reach."""
+"""Share of its own raw native rate that each family is to reach."""
 LOCOMOTION_LANES, LOCOMOTION_TASKS, LOCOMOTION_STEPS = 256, 32, 50
 """Lanes in all, tasks that they are divided among, and steps of each in a piece of work."""
 
@@ -220,10 +218,7 @@ def main() -> None:
         "slow": slow_pools(options.seconds),
     }
     if options.out:
-        machine = platform.processor() or platform.machine()
-        about = {"machine": machine, **provenance(make_suite("cartpole"))}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**report, "about": about}, indent=2) + "\n")
+        write_report(options.out, report)
 
 
 if __name__ == "__main__":

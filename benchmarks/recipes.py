@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, command_line, read_json, write_json
+from meta_runs import MACHINE
+from turns import about, bound, check_known, command_line, read_json, write_json
 
 from adaptax.algorithms.registry import find_algorithm
 from adaptax.core.config import from_dict, merged, to_dict
@@ -61,8 +62,10 @@ SAME = {"ppo2": "ppo"}
 
 def pairs(options: argparse.Namespace) -> list[tuple[Recipe, str]]:
     """The chosen recipes, each with its suites."""
+    check_known(options.names, all_recipes())
     chosen = [r for name, r in all_recipes().items() if not options.names or name in options.names]
     every = [(recipe, suite) for recipe in chosen for suite in recipe.about.suites]
+    check_known(options.suites, dict.fromkeys(suite for _, suite in every))
     return [(r, suite) for r, suite in every if not options.suites or suite in options.suites]
 
 
@@ -175,8 +178,7 @@ def one_run(core: int, recipe: Recipe, suite: str, seed: int, path: Path, *, res
         "settings": settings_of(recipe),
         "command": " ".join(["adaptax", *words]),
         "trainer": {k: v for k, v in config["trainer"].items() if k != "run_dir"},
-        **{name: config[name] for name in ("algorithm", "protocol")},
-        **{name: config[name] for name in ("versions", "device", "processor", "num_cores")},
+        **{name: config[name] for name in ("algorithm", "protocol", *MACHINE)},
     }
     write_json(path, figures)
     tell(path, figures)
@@ -218,6 +220,7 @@ def one_peer(core: int, algorithm: str, env_id: str, seed: int, path: Path) -> N
     command = [*bound(core), str(PEERS), str(PEER_SCRIPT), request]
     printed, processor_seconds = finished(command)
     result = json.loads(printed.splitlines()[-1]) | {"processor_seconds": processor_seconds}
+    result |= {name: about()[name] for name in ("revision", "processor")} | {"num_cores": 1}
     write_json(path, result)
     tell(path, result)
 

@@ -12,9 +12,6 @@ one. The contenders take turns.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,9 +21,9 @@ import gymnasium
 import jax
 import numpy as np
 from sampling import Work, bare, measure
+from turns import write_report
 
 from adaptax.experiment.build import make_algorithm, make_suite
-from adaptax.experiment.provenance import provenance
 from adaptax.sampling.sampler import Sampler
 
 CANDIDATES = (16, 64, 256)
@@ -157,11 +154,7 @@ def main() -> None:
         "svpg_iterations_per_second": particles(options.seconds),
     }
     if options.out:
-        machine = platform.processor() or platform.machine()
-        report["about"] = {"command": sys.argv, "machine": machine}
-        report["about"] |= provenance(make_suite("cartpole"))
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Trains for a while with early ends, evaluations and snapshots, and watches what grows.
 
-    python benchmarks/soak.py [--minutes 60] [--algorithm sac] [--suite half-cheetah] [--seeds 0:4]
+    python benchmarks/soak.py --out FILE [--minutes 60] [--algorithm sac] [--suite half-cheetah]
+        [--seeds 0:4]
 
 The run, or the group, is the command line's, in a process of its own; from outside this one records
 every ten seconds its memory (resident, MiB), the files of its directory, its threads, its open
@@ -24,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import psutil
+from turns import write_report
 
-from adaptax.core.cores import usable_cores
 from adaptax.experiment.logger import newest_row
 from adaptax.experiment.run_dir import PROGRESS
 
@@ -114,7 +115,7 @@ def soak(options: argparse.Namespace, run_dir: Path) -> dict[str, Any]:
     if len(samples) < 8:
         raise SystemExit(f"the run gave {len(samples)} samples, too few: {last}")
     about = {"algorithm": options.algorithm, "suite": options.suite, "seeds": options.seeds}
-    about |= {"minutes": options.minutes, "num_cores": len(usable_cores()), "nice": os.nice(0)}
+    about |= {"minutes": options.minutes, "nice": os.nice(0)}
     about |= {"exit_code": process.returncode, "last_words": last}
     return {**about, **summary(samples), "samples": samples}
 
@@ -126,11 +127,11 @@ def main() -> None:
     parser.add_argument("--algorithm", default="sac")
     parser.add_argument("--suite", default="half-cheetah")
     parser.add_argument("--seeds", help="0:4 for a group of four in one program")
-    parser.add_argument("--out", default="results/soak.json")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         found = soak(options, Path(place) / "run")
-    Path(options.out).write_text(json.dumps(found, indent=2) + "\n")
+    write_report(options.out, found)
     print(json.dumps({k: v for k, v in found.items() if k != "samples"}, indent=2))
 
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import bound, read_json, with_table, write_json
+from meta_runs import MACHINE
+from turns import bound, check_known, read_json, with_table, write_json
 
 from adaptax.experiment.comparison import compare
 from adaptax.experiment.curves import RunGroup, load_groups
@@ -168,6 +169,9 @@ def has_run(folder: Path) -> bool:
 
 def chosen(names: list[str]) -> Iterator[tuple[str, str]]:
     """Cases and learners by `CASE` or `CASE/LEARNER`; no names are all."""
+    check_known(
+        names, [*CASES, *(f"{name}/{own}" for name in CASES for own in CASES[name].learners)]
+    )
     for name, case in CASES.items():
         for learner in case.learners:
             if not names or {name, f"{name}/{learner}"} & set(names):
@@ -266,11 +270,11 @@ def entry(name: str, learner: str, groups: dict[str, RunGroup]) -> dict[str, Any
     about["episodes"] = [[episode["return_mean"] for episode in row] for row in evaluated]
     about["beaten_by_rl2"] = [pair["probability_of_improvement"] for pair in record["pairs"]]
     about["command"] = shlex.join(["adaptax", *figured(name, learner)])
-    context = ("versions", "device", "processor", "num_cores")
+    context = ("algorithm", *MACHINE)
     return (
         about
         | {part: record[part] for part in ("suite", "score", "protocol")}
-        | {part: runs[0].config[part] for part in context}
+        | {part: runs[0].config.get(part) for part in context}
     )
 
 

@@ -11,9 +11,6 @@ so that neither side is held against its worst.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from turns import write_report
 
 from adaptax.algorithms.on_policy.a2c import A2C, A2CConfig
 from adaptax.algorithms.on_policy.family import State
@@ -29,7 +27,6 @@ from adaptax.algorithms.on_policy.svpg import SVPG, SVPGConfig, particle_state
 from adaptax.envs.suite import Suite
 from adaptax.experiment.build import make_suite
 from adaptax.experiment.evaluator import Evaluator, EvaluatorConfig
-from adaptax.experiment.provenance import provenance
 from adaptax.functional.stein import spread
 from adaptax.networks.actor_critic import part_of
 from adaptax.sampling.sampler import Sampler
@@ -123,13 +120,9 @@ def main() -> None:
             rows += compare(suite, A2CConfig(**INNER, lr=lr), seed, options.iterations)
     print_means(rows)
     if options.out:
-        machine = platform.processor() or platform.machine()
-        about = {"command": sys.argv, "machine": machine, **provenance(suite)}
         settings = {"inner": INNER, "temperature": SVPGConfig().temperature}
         settings |= {"iterations": options.iterations, "policies": NUM_POLICIES}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        report = {"settings": settings, "rows": rows, "about": about}
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.out, {"settings": settings, "rows": rows}, suite)
 
 
 if __name__ == "__main__":

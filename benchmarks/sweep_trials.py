@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -23,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import write_report
 
-from adaptax.core.compilation import keep_compiled_programs, processor_lines
+from adaptax.core.compilation import keep_compiled_programs
 
 OUT = Path(__file__).parent.parent / "results" / "sweep_trials.json"
 PAIRS = (
@@ -90,19 +90,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     if options.job is not None:
         train(json.loads(options.job))
         return
-    found = {
-        "trials": options.trials,
-        "seeds": options.seeds,
-        "processor": next(iter(processor_lines("model name")), "").partition(":")[2].strip(),
-        "num_cores": len(os.sched_getaffinity(0)),
-        "pairs": [],
-    }
+    found = {"trials": options.trials, "seeds": options.seeds, "pairs": []}
     for algorithm, suite, lengths in PAIRS:
         job = {"algorithm": algorithm, "suite": suite}
         job |= {"trials": options.trials, "seeds": options.seeds}
@@ -113,7 +108,7 @@ def main() -> None:
             row |= {how: measured({**job, "how": how, "iterations": iterations}) for how in HOW}
             found["pairs"].append(row)
             print(json.dumps(row), flush=True)
-            OUT.write_text(json.dumps(found, indent=2) + "\n")
+            write_report(options.out, found)
 
 
 if __name__ == "__main__":

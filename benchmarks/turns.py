@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from adaptax.core.files import replacing
 from adaptax.envs.suite import Suite
+from adaptax.experiment.build import make_suite
 from adaptax.experiment.provenance import provenance
 
 WARM_UP = 2
@@ -55,6 +57,13 @@ def with_table(page: str, mark: str, rows: Iterable[str]) -> str:
     return "\n\n".join([before + mark, "\n".join(rows), mark + after])
 
 
+def check_known(names: Iterable[str], known: Iterable[str]) -> None:
+    """Exit where a name that was given is none of those that there are."""
+    every = list(known)
+    if others := [name for name in names if name not in every]:
+        raise SystemExit(f"{', '.join(others)}: none of {', '.join(every)}")
+
+
 def command_line(
     description: str | None, *functions: Callable[[argparse.Namespace], None]
 ) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -68,8 +77,17 @@ def command_line(
     return parser, commands.choices
 
 
-def write_report(path: Path, report: dict[str, Any], suite: Suite) -> None:
-    """A benchmark's figures as JSON, with what they were measured on."""
-    about = {"machine": platform.processor() or platform.machine(), **provenance(suite)}
+def about(suite: Suite | None = None) -> dict[str, Any]:
+    """What figures were measured by and on: command, versions, revision, machine, task set."""
+    found = provenance(make_suite("cartpole") if suite is None else suite)
+    for part in ("task_set", "engine") if suite is None else ():
+        del found[part]
+    script = Path(sys.argv[0])
+    command = shlex.join(["python", f"{script.parent.name}/{script.name}", *sys.argv[1:]])
+    return {"command": command, **found}
+
+
+def write_report(path: Path, report: dict[str, Any], suite: Suite | None = None) -> None:
+    """A benchmark's figures as JSON, with what they were measured by and on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**report, "about": about})
+    write_json(path, {**report, "about": about(suite)})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,11 +37,30 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "task_set": suite.task_set_hash(),
         "versions": {name: _version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
+        "revision": _revision(),
         "device": _device(),
         "processor": _processor(),
         "engine": suite.engine,
         "num_cores": len(usable_cores()),
     }
+
+
+@cache
+def _revision() -> str | None:
+    """The commit of the checkout that adaptax runs from, "-dirty" where files in it have changed.
+
+    None where it is installed, or Git does not answer.
+    """
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    git = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}"]
+    command = [*git, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip()
 
 
 def own_networks(algorithm: Algorithm[Any, Any]) -> str | None:

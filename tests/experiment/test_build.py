@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import subprocess
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import get_overloads
@@ -18,6 +19,7 @@ import adaptax
 from adaptax.core.errors import AdaptaxError, ConfigError
 from adaptax.envs.placement import placed
 from adaptax.experiment import callbacks as callbacks_module
+from adaptax.experiment import provenance
 from adaptax.experiment.build import train
 from adaptax.experiment.evaluator import EvaluatorConfig
 from adaptax.experiment.group import write_group
@@ -289,3 +291,37 @@ def test_a_trainer_of_ones_own_parts_loads_and_goes_on(tmp_path):
     assert again.evaluate().returns.shape == (1, 2)
     again.resume()
     assert column(again) == [1, 2]
+
+
+def test_the_revision_of_a_checkout_is_on_record_and_whether_its_files_have_changed(
+    tmp_path, monkeypatch
+):
+    """Of the checkout that the package is of, not of one around it or that variables name."""
+    root = tmp_path / "around" / "checkout"
+    module = root / "adaptax" / "experiment" / "provenance.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(module))
+    revision = provenance._revision.__wrapped__
+
+    def git(folder, *words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        done = subprocess.run(
+            ["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git(root.parent, "init")
+    assert revision() is None
+    git(root, "init")
+    assert revision() is None
+    git(root, "add", ".")
+    git(root, "commit", "-m", "first")
+    git(root, "tag", "-a", "v1", "-m", "a name that says less")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    expected = revision()
+    monkeypatch.delenv("GIT_DIR")
+    assert expected == git(root, "rev-parse", "--short=12", "HEAD")
+    module.write_text("changed")
+    assert revision() == f"{expected}-dirty"
