@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.core.errors import AdaptaxError as AdaptaxError
     from adaptax.core.experience import Rollout as Rollout
     from adaptax.core.experience import Step as Step
+    from adaptax.core.hyperparameters import Hyperparameters as Hyperparameters
     from adaptax.core.spec import Continuous as Continuous
     from adaptax.core.spec import Discrete as Discrete
     from adaptax.core.spec import EnvSpec as EnvSpec
@@ -78,6 +79,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.callbacks import Callback as Callback
     from adaptax.experiment.callbacks import EarlyStopping as EarlyStopping
     from adaptax.experiment.comparison import compare as compare
+    from adaptax.experiment.evaluation import Evaluation as Evaluation
     from adaptax.experiment.evaluator import Evaluator as Evaluator
     from adaptax.experiment.evaluator import EvaluatorConfig as EvaluatorConfig
     from adaptax.experiment.group import Group as Group
@@ -92,12 +94,16 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from adaptax.experiment.trainer_config import TrainerConfig as TrainerConfig
     from adaptax.experiment.video import VideoConfig as VideoConfig
     from adaptax.experiment.video import write_videos as write_videos
+    from adaptax.networks.memory import Memory as Memory
+    from adaptax.sampling.actors import PolicyActor as PolicyActor
+    from adaptax.sampling.sampler import Sampler as Sampler
 
 _MODULES = {
     "Algorithm": "adaptax.algorithms.base",
     "AdaptaxError": "adaptax.core.errors",
     "Rollout": "adaptax.core.experience",
     "Step": "adaptax.core.experience",
+    "Hyperparameters": "adaptax.core.hyperparameters",
     "Continuous": "adaptax.core.spec",
     "Discrete": "adaptax.core.spec",
     "EnvSpec": "adaptax.core.spec",
@@ -120,6 +126,7 @@ _MODULES = {
     "train": "adaptax.experiment.build",
     "Callback": "adaptax.experiment.callbacks",
     "EarlyStopping": "adaptax.experiment.callbacks",
+    "Evaluation": "adaptax.experiment.evaluation",
     "Evaluator": "adaptax.experiment.evaluator",
     "EvaluatorConfig": "adaptax.experiment.evaluator",
     "Group": "adaptax.experiment.group",
@@ -134,6 +141,9 @@ _MODULES = {
     "TrainerConfig": "adaptax.experiment.trainer_config",
     "VideoConfig": "adaptax.experiment.video",
     "write_videos": "adaptax.experiment.video",
+    "Memory": "adaptax.networks.memory",
+    "PolicyActor": "adaptax.sampling.actors",
+    "Sampler": "adaptax.sampling.sampler",
 }
 """Where public names are, but for those of algorithms, which the registry knows."""
 

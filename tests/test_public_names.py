@@ -31,6 +31,7 @@ NAMES = {
     ),
     *("Algorithm", "Env", "Step", "Rollout", "EnvSpec", "Continuous", "Discrete", "MultiDiscrete"),
     *("TaskList", "TaskRange", "compiled_suite", "vector_suite"),
+    *("Hyperparameters", "Sampler", "PolicyActor", "Memory", "Evaluation"),
     *("AdaptaxError", "Callback", "EarlyStopping", "TensorBoard", "WandB", "MLflow", "Trackio"),
 }
 TIMED = """

@@ -168,8 +168,8 @@ class VideoArgs:
     """File, .gif, .webp or .mp4; by default video.gif in the run's directory. Where several classes
     are filmed, each has a file of its own with its name behind this one."""
     task: int | None = None
-    """Which of the held-out tasks, counted from 0, in the order of evaluations; by default the
-    first, of each class if there are several, up to ten of them."""
+    """Number of the held-out task, from 0, in the order in which evaluations run them; by default
+    the first, of each class if there are several, up to ten of them."""
     num_episodes: int | None = None
     """Episodes in a row before the last one; by default as in an evaluation of the run."""
     stride: int = 4

@@ -40,8 +40,8 @@ class VideoConfig:
     """Which task, how many episodes, and how the pictures are taken."""
 
     task: int | None = None
-    """Which of the held-out tasks, counted from 0, in the order of evaluations; None: the first, of
-    each class if there are several, up to MOST_VIDEOS of them."""
+    """Number of the held-out task, from 0, in the order in which evaluations run them; None: the
+    first, of each class if there are several, up to MOST_VIDEOS of them."""
     num_episodes: int | None = None
     """Episodes in a row before the one after adaptation; by default as many as come before the last
     one of the run's evaluations."""

@@ -15,11 +15,9 @@ import optax
 import adaptax
 from adaptax.core.config import check_positive
 from adaptax.core.experience import zero_padding
-from adaptax.core.hyperparameters import Hyperparameters
 from adaptax.functional.masking import masked_mean
 from adaptax.functional.returns import discounted_returns
 from adaptax.networks.heads import ActionHead
-from adaptax.sampling.actors import PolicyActor
 
 
 class Policy(nn.Module):
@@ -34,7 +32,7 @@ class Policy(nn.Module):
 
 
 @dataclass(frozen=True)
-class MyReinforceConfig(Hyperparameters):
+class MyReinforceConfig(adaptax.Hyperparameters):
     """Settings; each is a flag too, such as `--algorithm.lr 0.01`."""
 
     num_tasks: int = 8
@@ -46,6 +44,7 @@ class MyReinforceConfig(Hyperparameters):
     """Adam's step size."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_positive(self, "num_tasks", "num_lanes", "lr")
 
 
@@ -105,7 +104,7 @@ class MyReinforce(adaptax.Algorithm):
 
     def actor(self, state, *, deterministic=False):
         """What acts."""
-        return PolicyActor(state.params, self.networks, deterministic)
+        return adaptax.PolicyActor(state.params, self.networks, deterministic)
 
 
 def main(num_iterations: int = 60, run_dir: str = "runs/own-algorithm"):

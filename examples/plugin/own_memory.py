@@ -4,10 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from adaptax.networks.memory import Memory
+import adaptax
 
 
-class Decay(Memory):
+class Decay(adaptax.Memory):
     """Remembers a mean [*lanes, size] of what there was, the older the less."""
 
     def initial(self, lanes):
