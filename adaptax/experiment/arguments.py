@@ -254,8 +254,9 @@ PHRASES = (
     (r"invalid literal for int\(\) with base 10: ", "expected an integer, not "),
     (r"could not convert string to float: ", "expected a number, not "),
     (
-        r"no type matching \S+ could be instantiated from \[(.*?)\]\..*(an integer|a number).*",
-        r"expected \2 or None, not \1",
+        r"no type matching \S*\{([\w,]+)\}\S* could be instantiated from \[(.*?)\]\."
+        r".*(an integer|a number).*",
+        r"expected \3 or \1, not \2",
     ),
     (r"^Missing from [\w ]+: (\S+).*", r"\1 is missing"),
     (r"(\. Expected 1 values)?\.$", ""),

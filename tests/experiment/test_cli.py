@@ -152,6 +152,10 @@ def test_a_wrong_name_is_refused(inside, capsys, args, message):
         ([*TRAIN, "--max-seconds", "-1"], "max_seconds must be greater than 0, not -1.0;"),
         ([*TRAIN, "--max-seconds", "nan"], "max_seconds must be greater than 0, not nan;"),
         ([*TRAIN, "--max-seconds", "soon"], "expected a number or None, not 'soon';"),
+        (
+            ["train", "dqn", "cartpole", "--algorithm.num-updates", "all"],
+            "expected an integer or auto, not 'all';",
+        ),
         ([*TRAIN, "--snapshot-interval", "0"], "snapshot_interval must be greater than 0, not 0;"),
         ([*TRAIN, "--keep-snapshots", "0"], "keep_snapshots must be greater than 0, not 0;"),
         ([*TRAIN, "--seed", "x"], "--trainer.seed: expected an integer, not 'x';"),
