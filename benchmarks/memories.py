@@ -78,7 +78,6 @@ def main() -> None:
         for kind, parts in found.items():
             print(f"{length:5} {kind:13}", *(f"{k} {v:8.1f}" for k, v in parts.items()), flush=True)
         report[str(length)] = {**found, "about": about()}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_json(args.out, report)
 
 

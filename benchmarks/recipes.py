@@ -220,7 +220,8 @@ def one_peer(core: int, algorithm: str, env_id: str, seed: int, path: Path) -> N
     command = [*bound(core), str(PEERS), str(PEER_SCRIPT), request]
     printed, processor_seconds = finished(command)
     result = json.loads(printed.splitlines()[-1]) | {"processor_seconds": processor_seconds}
-    result |= {name: about()[name] for name in ("revision", "processor")} | {"num_cores": 1}
+    here = about()
+    result |= {"revision": here["revision"], "processor": here["processor"], "num_cores": 1}
     write_json(path, result)
     tell(path, result)
 

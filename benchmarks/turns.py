@@ -46,7 +46,8 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, figures: Any) -> None:
-    """A file of JSON, whole or not at all."""
+    """A file of JSON, whole or not at all; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write((json.dumps(figures, indent=2) + "\n").encode())
 
@@ -89,5 +90,4 @@ def about(suite: Suite | None = None) -> dict[str, Any]:
 
 def write_report(path: Path, report: dict[str, Any], suite: Suite | None = None) -> None:
     """A benchmark's figures as JSON, with what they were measured by and on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {**report, "about": about(suite)})

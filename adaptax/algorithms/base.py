@@ -104,7 +104,7 @@ class Algorithm(ABC, Generic[State, Data]):
         if is_dataclass(config):
             check_numbers(config, "algorithm")
         if isinstance(config, Hyperparameters):
-            check_types(config, "algorithm")
+            check_types(config, "algorithm")  # `__post_init__` of one's own may not call ours
         for name in self.task_counts:
             number = getattr(config, name, None)
             if number is not None:  # rather now than after the first evaluation

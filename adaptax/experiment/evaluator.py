@@ -104,16 +104,16 @@ class Evaluator:
 
     def protocol(self, algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
         """What decides whether two evaluations can be compared, defaults filled in."""
-        exploration, num_repeats = self._num_exploration, self._num_repeats(algorithm)
-        return {
+        whole = {
             "num_tasks": self.num_tasks,
             "num_lanes": self._num_lanes(algorithm),
             "num_episodes": self._num_episodes(algorithm),
             "num_test_episodes": self.num_test_episodes,
             "deterministic": self.config.deterministic,
-            **({} if num_repeats == 1 else {"num_repeats": num_repeats}),
-            **({} if exploration == 1 else {"num_exploration_episodes": exploration}),
+            "num_repeats": self._num_repeats(algorithm),
+            "num_exploration_episodes": self._num_exploration,
         }
+        return {k: x for k, x in whole.items() if x != LEFT_OUT_OF_PROTOCOLS.get(k)}
 
     def check_size(self, algorithm: Algorithm[Any, Any]) -> None:
         """Raise a ConfigError where an evaluation cannot be made; warn of a long one.
